@@ -1,0 +1,111 @@
+/* What a compiled kernel library and the host device's runtime know of each other.
+ *
+ * Read by both sides: by C11 in shim/host, and by the C++ that mslc makes of a Metal source, which sees no system
+ * header. So only built-in types, and sizes that are the same everywhere the host device runs (LP64).
+ *
+ * A kernel library is a shared object that exports one symbol, `mslc_kernel_library`. It is made of one translation unit
+ * for each kernel, and asks nothing of the process but libm: what it needs of the runtime comes through a table that the
+ * loader puts into it. */
+#ifndef MSLC_KERNEL_ABI_H
+#define MSLC_KERNEL_ABI_H
+
+#define MSLC_KERNEL_ABI 1
+#define MSLC_LIBRARY_MAGIC 0x636c736d /* "mslc" */
+#define MSLC_LIBRARY_SYMBOL "mslc_kernel_library"
+
+#define MSLC_BUFFER_SLOTS 31
+#define MSLC_SIMD_WIDTH 32
+#define MSLC_MAX_GROUP_THREADS 1024
+#define MSLC_THREADGROUP_BYTES 32768
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One parameter that the caller binds. Numbers as in mpsshim.h: mps_argument_kind, mps_access, mps_data_base. */
+typedef struct mslc_argument {
+  const char *name;
+  const char *type_name; /* of the element, as in the source */
+  unsigned kind;         /* 1 buffer, 3 threadgroup */
+  unsigned index;
+  unsigned access;       /* 1 read, 3 read and write */
+  unsigned data_type;    /* base | lanes << 8 */
+  unsigned data_size;    /* bytes of an element */
+  unsigned data_align;
+  unsigned is_reference; /* 1 for T& */
+} mslc_argument;
+
+/* One variable that a kernel declares in threadgroup memory. The loader gives each its place, once, before the kernel
+ * runs. Volatile, lest the compiler take the initial offset for a constant. */
+typedef struct mslc_threadgroup_slot {
+  unsigned size;
+  unsigned align;
+  volatile unsigned offset; /* from the start of the arena */
+  unsigned reserved;
+} mslc_threadgroup_slot;
+
+/* One dispatch, as all its workers see it. */
+typedef struct mslc_launch {
+  void *buffers[MSLC_BUFFER_SLOTS + 1];                 /* address of each buffer argument, offset included */
+  unsigned threadgroup_offset[MSLC_BUFFER_SLOTS + 1];   /* place in the arena of [[threadgroup(n)]] */
+  unsigned grid[3];                                     /* threads */
+  unsigned group[3];                                    /* threads of a full threadgroup */
+  unsigned groups[3];                                   /* threadgroups, those at the edges included */
+} mslc_launch;
+
+/* Bits of mslc_kernel.flags. */
+#define MSLC_KERNEL_FIBERS 1  /* uses barriers or SIMD-group functions: its threads run as fibers */
+#define MSLC_KERNEL_BOUNDED 2 /* has no loop and no recursion: it ends whatever its arguments are */
+
+typedef struct mslc_kernel {
+  const char *name; /* the name to ask for: host_name, or the function's own */
+  /* Run the threadgroups [first, last) of a launch, numbered x fastest, on the calling worker. */
+  void (*run)(const mslc_launch *launch, unsigned long first, unsigned long last);
+  unsigned flags;
+  unsigned max_total_threads; /* [[max_total_threads_per_threadgroup]], else 1024 */
+  unsigned argument_count;
+  unsigned reserved;
+  const mslc_argument *arguments;
+  mslc_threadgroup_slot *slots; /* [slots, slots_end), both NULL if there are none */
+  mslc_threadgroup_slot *slots_end;
+} mslc_kernel;
+
+/* Runs one thread of a threadgroup, number `thread` counted x fastest. */
+typedef void (*mslc_thread_fn)(const void *context, unsigned thread);
+
+/* Does a collective operation for the lanes of a SIMD-group that meet in it: bit n of `mask` stands for lane n, whose
+ * operand is operands[n]. It writes each lane's result into that lane's operand. */
+typedef void (*mslc_collective_fn)(void *const *operands, unsigned mask);
+
+/* What the runtime gives to kernels. Called on the worker that runs the kernel, inside `run`. */
+typedef struct mslc_runtime {
+  unsigned long size; /* of this struct */
+  /* Run `threads` threads as fibers, to the end of all of them. */
+  void (*run_fibers)(mslc_thread_fn thread, const void *context, unsigned threads);
+  /* Start of this worker's threadgroup memory: MSLC_THREADGROUP_BYTES, aligned to 256. */
+  void *(*arena)(void);
+  /* threadgroup_barrier: waits for all threads of the threadgroup that have not returned. In a fiber only. */
+  void (*threadgroup_barrier)(void);
+  /* A SIMD-group function: waits until every lane of the SIMD-group has come to some wait or returned, then runs
+   * `operation` once for the lanes that wait at the same call site, which is known by the return address. In a fiber only. */
+  void (*collective)(void *operand, mslc_collective_fn operation);
+  /* The running fiber's lane in its SIMD-group. */
+  unsigned (*lane)(void);
+  /* A loop that waits for another thread should call this: lets the other fibers of the threadgroup go on. */
+  void (*yield)(void);
+} mslc_runtime;
+
+typedef struct mslc_library {
+  unsigned magic;
+  unsigned abi;
+  unsigned kernel_count;
+  unsigned reserved;
+  const mslc_kernel *const *kernels;
+  const mslc_runtime **runtime; /* where the loader puts the table */
+} mslc_library;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
