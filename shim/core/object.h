@@ -20,13 +20,18 @@ typedef enum mps_kind {
   MPS_KIND_COUNT
 } mps_kind;
 
-/* Every object begins with this. The magic is wiped on the last release, so that a released handle is mostly found. */
+/* Every object begins with this. The caller's references and the library's own are counted apart: when the caller drops
+ * the last of its handles, the magic is wiped at once, so that a released handle is found even while queued work still
+ * keeps the object alive. The memory of objects is reused for objects of the same kind only and never unmapped, oldest
+ * first, so that looking at a released handle is harmless. */
 typedef struct mps_object {
-  uint32_t magic; /* MPS_OBJECT_MAGIC + kind while alive */
-  _Atomic uint32_t references;
+  _Atomic uint32_t magic;      /* MPS_OBJECT_MAGIC + kind while the caller has a handle */
+  _Atomic uint32_t references; /* holds by the library itself, and one for all handles together */
+  _Atomic uint32_t handles;    /* references of the caller */
 } mps_object;
 
 #define MPS_OBJECT_MAGIC 0x4d505300u
+#define MPS_OBJECT_HELD 0x4d505380u /* + kind: no handle is left, but something holds the object */
 
 struct mps_device {
   mps_object object;
@@ -82,7 +87,8 @@ struct mps_event {
   void *impl;
 };
 
-/* Names and constants are owned by the library; the backend fills them when it opens one. */
+/* Names and constants are owned by the library: the backend allocates them when it opens one, each text and both arrays
+ * with malloc, and the core frees them after library_close. After an open that failed, the backend has freed them. */
 struct mps_library {
   mps_object object;
   mps_device *device;
@@ -93,6 +99,9 @@ struct mps_library {
   mps_constant_info *constants; /* their name pointers are owned too */
 };
 
+/* The core fills in the library, the kernel's name and the label, the backend the rest of `info`, the arguments and the
+ * masks. The core frees the arguments, the array and each text allocated with malloc, after pipeline_close; after an
+ * open that failed, the backend has freed them. */
 struct mps_pipeline {
   mps_object object;
   mps_library *library; /* retained */
@@ -109,19 +118,33 @@ struct mps_pipeline {
 
 /* ---- object.c ---- */
 
-/* Zeroed memory for an object of `size` bytes with one reference, counted as live; NULL when there is none. */
+/* Zeroed memory for an object of `size` bytes with one handle, counted as live; NULL when there is none. */
 void *mps_object_new(mps_kind kind, size_t size);
 
-/* Uncount and free the object itself; what it owned is the caller's business. */
+/* Uncount the object and give its memory back; what it owned is the caller's business. */
 void mps_object_free(void *object, mps_kind kind);
 
 /* OK, or INVALID_HANDLE with a message that names `function` and the expected kind. */
 mps_status mps_object_check(const void *object, mps_kind kind, const char *function);
 
-void mps_object_retain(void *object);
+/* The same for a borrowed pointer to an object that something holds, whether or not a handle is left. */
+mps_status mps_object_check_borrowed(const void *object, mps_kind kind, const char *function);
 
-/* true when that was the last reference: the object is already marked dead then. */
+/* One more reference of the library's own. */
+void mps_object_hold(void *object);
+
+/* One reference less; true when it was the last one. */
 bool mps_object_drop(void *object);
+
+/* The same unless it is the last reference: then false, and nothing is changed. */
+bool mps_object_drop_shared(void *object);
+
+/* One more handle for the caller, also for a live object whose handles were all released. */
+void mps_object_retain(void *object, mps_kind kind);
+
+/* One handle less. true when it was the last one: the handle is invalid from here on, and the reference that stood for
+ * all handles is now the function's own, to be dropped. */
+bool mps_object_release(void *object, mps_kind kind);
 
 uint64_t mps_object_live(mps_kind kind);
 
@@ -132,12 +155,20 @@ extern _Atomic uint64_t mps_pending_commands;
 void mps_buffer_begin_use(mps_buffer *buffer);
 void mps_buffer_end_use(mps_buffer *buffer);
 
-/* The core's own retain and release of the other kinds, unchecked; for use by backends too. */
-void mps_pipeline_hold(mps_pipeline *pipeline);
-void mps_pipeline_drop(mps_pipeline *pipeline);
-void mps_event_hold(mps_event *event);
-void mps_event_drop(mps_event *event);
+/* References of the library's own, unchecked; for use by backends too. The last drop closes the object. */
+void mps_device_hold(mps_device *device);
+void mps_device_drop(mps_device *device);
+void mps_heap_hold(mps_heap *heap);
+void mps_heap_drop(mps_heap *heap);
+void mps_buffer_hold(mps_buffer *buffer);
+void mps_buffer_drop(mps_buffer *buffer);
 void mps_queue_hold(mps_queue *queue);
 void mps_queue_drop(mps_queue *queue);
+void mps_event_hold(mps_event *event);
+void mps_event_drop(mps_event *event);
+void mps_library_hold(mps_library *library);
+void mps_library_drop(mps_library *library);
+void mps_pipeline_hold(mps_pipeline *pipeline);
+void mps_pipeline_drop(mps_pipeline *pipeline);
 
 #endif

@@ -25,12 +25,12 @@ void mps_fork_guard(void);
 /* Copy of a text; NULL when there is no memory, or for NULL. */
 char *mps_text_copy(const char *text);
 
-#define MPS_TRY(expression)                 \
-  do {                                      \
-    mps_status try_status_ = (expression);  \
-    if (try_status_ != MPS_STATUS_OK) {     \
-      return try_status_;                   \
-    }                                       \
+#define MPS_TRY(expression)                                                                                            \
+  do {                                                                                                                 \
+    mps_status try_status_ = (expression);                                                                             \
+    if (try_status_ != MPS_STATUS_OK) {                                                                                \
+      return try_status_;                                                                                              \
+    }                                                                                                                  \
   } while (0)
 
 #endif

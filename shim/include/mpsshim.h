@@ -182,7 +182,7 @@ typedef struct mps_buffer_info {
   void *contents;       /* NULL for private storage */
   uint64_t gpu_address; /* what a kernel sees as the buffer's address */
   uint64_t heap_offset; /* bytes from the heap's start; 0 outside a placement heap */
-  mps_heap *heap;       /* borrowed; NULL for a buffer of its own */
+  mps_heap *heap;       /* borrowed: to be retained before it is used; NULL for a buffer of its own */
   uint32_t storage_mode;
   uint32_t in_use;      /* 1 while queued or running work uses the buffer */
 } mps_buffer_info;
@@ -515,7 +515,7 @@ typedef struct mps_dispatch {
   uint32_t argument_count;
   uint32_t grid_kind; /* mps_grid_kind */
   uint64_t grid[3];   /* x, y, z; any 0: nothing runs, and that is no error */
-  uint64_t group[3];  /* threads of a threadgroup; all 0: the library chooses */
+  uint64_t group[3];  /* threads of a threadgroup; all 0, for a grid in threads: the library chooses */
 } mps_dispatch;
 
 /* Encode one run of a kernel. Everything is checked before anything is encoded: the grid and the group against the

@@ -1,0 +1,54 @@
+"""Build script of ``mpscffi._shim``, the compiled binding of libmpsshim.
+
+The C header is the only description of the interface. What stands in it between the two ``cdef`` marks is given to cffi,
+after the export macro and the macros that take parameters are dropped, and constants are left to the C compiler.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+#: Python functions that C calls. Each gets an integer token as its ``user`` pointer, never a handle of an object.
+CALLBACKS = """
+extern "Python" {
+  mps_status mpscffi_compile(void *user, const mps_compile_request *request, mps_compile_result *result);
+  void mpscffi_callback(void *user);
+  void mpscffi_handler(void *user, const mps_command_info *info);
+  void mpscffi_release(void *user, void *pointer, uint64_t length);
+}
+"""
+
+
+def cdef_of(header: str) -> str:
+    """Return the declarations that cffi is to parse.
+
+    Parameters
+    ----------
+    header : str
+        The text of ``mpsshim.h``.
+
+    Returns
+    -------
+    str
+        C declarations.
+    """
+    begin, end = re.search(r"/\* cdef: begin.*?\*/", header), re.search(r"/\* cdef: end \*/", header)
+    if begin is None or end is None:
+        raise ValueError("mpsshim.h lacks the marks 'cdef: begin' and 'cdef: end'")
+    text = header[begin.end() : end.start()]
+    text = text.replace("MPS_API ", "")
+    text = re.sub(r"^#define\s+\w+\([^\n]*\n", "", text, flags=re.M)
+    return re.sub(r"^(#define\s+\w+)\s[^\n]*", r"\1 ...", text, flags=re.M)
+
+
+def header_path() -> Path:
+    """Return where the header lies in the source tree."""
+    return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
+
+
+ffibuilder = FFI()
+ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
+ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"')

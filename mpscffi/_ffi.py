@@ -1,0 +1,35 @@
+"""The only importer of the compiled binding: everything else takes ``ffi``, ``lib`` and ``check`` from here."""
+
+from __future__ import annotations
+
+from mpscffi._shim import ffi, lib
+
+__all__ = ["check", "error_message", "ffi", "lib"]
+
+if lib.mps_abi_version() != lib.MPS_ABI_VERSION:
+    raise ImportError(
+        f"mpscffi was built for version {lib.MPS_ABI_VERSION} of the libmpsshim interface, but the library that was "
+        f"loaded ({ffi.string(lib.mps_shim_path()).decode(errors='replace')}) has version {lib.mps_abi_version()}: "
+        "reinstall mpscffi"
+    )
+
+
+def error_message() -> str:
+    """Return the calling thread's last error text; empty before the first error."""
+    text: bytes = ffi.string(lib.mps_error_message())
+    return text.decode("utf-8", "replace")
+
+
+def check(status: int) -> None:
+    """Raise the exception that stands for a status, with the library's message.
+
+    Parameters
+    ----------
+    status : int
+        What a function of the library returned.
+    """
+    if status:
+        # Imported on the way out only: errors are rare, and errors.py itself takes names from here.
+        from mpscffi.errors import error_for
+
+        raise error_for(status, error_message())
