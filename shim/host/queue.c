@@ -1,0 +1,386 @@
+/* The callers' side of a queue: encoding, committing, waiting. */
+#include "queue.h"
+
+#include "capture.h"
+#include "clock.h"
+#include "status.h"
+#include "stream.h"
+#include "thread.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A commit waits while max_command_buffers are under way, as with a GPU, so that a loop without waits does not fill the
+ * memory. But a queue that hangs must not make its callers hang: after this time commits go through. */
+#define PATIENCE_NS 250000000u
+
+static mps_status no_memory(const char *what) {
+  return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to encode a %s", what);
+}
+
+/* ---- life ---- */
+
+static void stream_free(host_stream *stream) {
+  if (stream->failure) {
+    host_failure_drop(stream->failure);
+  }
+  free(stream->label);
+  free(stream);
+}
+
+mps_status host_queue_open(mps_queue *queue) {
+  host_stream *stream = calloc(1, sizeof *stream);
+  if (stream) {
+    stream->label = mps_text_copy(queue->label);
+    stream->failure = host_failure_new();
+  }
+  if (!stream || !stream->label || !stream->failure) {
+    if (stream) {
+      stream_free(stream);
+    }
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a queue");
+  }
+  if (host_cond_init(&stream->work) != 0 || host_cond_init(&stream->done) != 0) {
+    stream_free(stream);
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a queue");
+  }
+  pthread_mutex_init(&stream->lock, NULL);
+  stream->references = 1;
+  stream->max_in_flight = queue->max_command_buffers;
+  stream->committed_end = &stream->committed;
+  queue->impl = stream;
+  return MPS_STATUS_OK;
+}
+
+void host_stream_drop(host_stream *stream) {
+  if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) == 1) {
+    pthread_cond_destroy(&stream->work);
+    pthread_cond_destroy(&stream->done);
+    pthread_mutex_destroy(&stream->lock);
+    stream_free(stream);
+  }
+}
+
+/* ---- what runs at once ---- */
+
+/* With the lock held: nothing is before a command that is encoded now, so that it may run here. */
+static bool is_free(const host_stream *stream) {
+  return !stream->open && atomic_load_explicit(&stream->in_flight, memory_order_relaxed) == 0;
+}
+
+static void count_encoded(host_stream *stream) {
+  uint64_t encoded = atomic_load_explicit(&stream->encoded, memory_order_relaxed);
+  atomic_store_explicit(&stream->encoded, encoded + 1, memory_order_relaxed);
+}
+
+static void begin_now(host_stream *stream) {
+  count_encoded(stream);
+  if (!stream->encoding.start) {
+    stream->encoding.start = host_now();
+  }
+}
+
+static void run_now(host_stream *stream, const host_work *work) {
+  begin_now(stream);
+  char text[512];
+  if (!stream->encoding.failed) {
+    stream->encoding.failed = !host_stream_run(stream, work, text, sizeof text);
+  }
+  stream->encoding.end = host_now();
+}
+
+/* ---- what the worker runs ---- */
+
+/* With the lock held: the command buffer being encoded, which from here on has something for the worker. */
+static mps_status open_command_buffer(host_stream *stream, host_command_buffer **out_buffer) {
+  if (!stream->open) {
+    int error = host_stream_start(stream);
+    if (error) {
+      return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "cannot start a thread for queue '%s': %s", stream->label,
+                      strerror(error));
+    }
+    host_command_buffer *buffer = calloc(1, sizeof *buffer);
+    if (!buffer) {
+      return no_memory("command buffer");
+    }
+    buffer->record = stream->encoding;
+    buffer->commands_end = &buffer->commands;
+    buffer->handlers_end = &buffer->handlers;
+    stream->open = buffer;
+  }
+  *out_buffer = stream->open;
+  return MPS_STATUS_OK;
+}
+
+/* With the lock held. The command is freed on failure. */
+static mps_status append(host_stream *stream, host_command *command, const char *what) {
+  if (!command) {
+    return no_memory(what);
+  }
+  host_command_buffer *buffer;
+  mps_status status = open_command_buffer(stream, &buffer);
+  if (status != MPS_STATUS_OK) {
+    host_command_free(command);
+    return status;
+  }
+  *buffer->commands_end = command;
+  buffer->commands_end = &command->next;
+  count_encoded(stream);
+  return MPS_STATUS_OK;
+}
+
+static mps_status append_locked(host_stream *stream, host_command *command, const char *what) {
+  pthread_mutex_lock(&stream->lock);
+  mps_status status = append(stream, command, what);
+  pthread_mutex_unlock(&stream->lock);
+  return status;
+}
+
+/* ---- encoding ---- */
+
+/* true if it was run. */
+static bool try_now(host_stream *stream, const host_work *work) {
+  if (!host_work_is_small(work)) {
+    return false;
+  }
+  pthread_mutex_lock(&stream->lock);
+  bool now = is_free(stream);
+  if (now) {
+    run_now(stream, work);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return now;
+}
+
+mps_status host_encode_dispatch(mps_queue *queue, const mps_dispatch *dispatch, const uint32_t grid[3],
+                                const uint32_t group[3]) {
+  host_stream *stream = queue->impl;
+  host_work work;
+  _Alignas(16) char scratch[HOST_SCRATCH_BYTES];
+  if (host_work_bind(&work, dispatch, grid, group, true, scratch, sizeof scratch) && try_now(stream, &work)) {
+    return MPS_STATUS_OK;
+  }
+  return append_locked(stream, host_command_dispatch(dispatch, grid, group), "dispatch");
+}
+
+mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
+                            uint64_t target_offset, uint64_t length) {
+  host_stream *stream = queue->impl;
+  host_work work;
+  host_work_copy(&work, source, source_offset, target, target_offset, length);
+  if (try_now(stream, &work)) {
+    return MPS_STATUS_OK;
+  }
+  return append_locked(stream, host_command_copy(&work, source, target), "copy");
+}
+
+mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
+  host_stream *stream = queue->impl;
+  host_work work;
+  host_work_fill(&work, buffer, offset, length, value);
+  if (try_now(stream, &work)) {
+    return MPS_STATUS_OK;
+  }
+  return append_locked(stream, host_command_fill(&work, buffer), "fill");
+}
+
+mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value) {
+  host_stream *stream = queue->impl;
+  MPS_TRY(host_event_add_source(event, stream->failure));
+  mps_status status = MPS_STATUS_OK;
+  pthread_mutex_lock(&stream->lock);
+  if (is_free(stream)) {
+    begin_now(stream);
+    stream->encoding.end = host_now();
+    host_event_raise(event, value, stream->encoding.end);
+  } else {
+    status = append(stream, host_command_event(HOST_COMMAND_SIGNAL, event, value), "signal");
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return status;
+}
+
+mps_status host_encode_wait(mps_queue *queue, mps_event *event, uint64_t value) {
+  host_stream *stream = queue->impl;
+  mps_status status = MPS_STATUS_OK;
+  pthread_mutex_lock(&stream->lock);
+  if (is_free(stream) && host_event_reached(event, value)) {
+    begin_now(stream);
+    stream->encoding.end = host_now();
+  } else {
+    status = append(stream, host_command_event(HOST_COMMAND_WAIT, event, value), "wait");
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return status;
+}
+
+mps_status host_add_handler(mps_queue *queue, mps_handler_kind kind, mps_handler_fn handler, void *user) {
+  host_stream *stream = queue->impl;
+  host_handler *entry = malloc(sizeof *entry);
+  if (!entry) {
+    return no_memory("handler");
+  }
+  *entry = (host_handler){.kind = kind, .handler = handler, .user = user};
+  pthread_mutex_lock(&stream->lock);
+  host_command_buffer *buffer;
+  mps_status status = open_command_buffer(stream, &buffer);
+  if (status == MPS_STATUS_OK) {
+    *buffer->handlers_end = entry;
+    buffer->handlers_end = &entry->next;
+    count_encoded(stream);
+  } else {
+    free(entry);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return status;
+}
+
+/* ---- committing ---- */
+
+/* With the lock held. The serial of what is committed, or of the last command buffer if nothing was encoded. */
+static uint64_t commit(host_stream *stream) {
+  if (atomic_load_explicit(&stream->encoded, memory_order_relaxed) == 0) {
+    return stream->serial;
+  }
+  uint64_t serial = ++stream->serial;
+  host_command_buffer *buffer = stream->open;
+  host_record *record = buffer ? &buffer->record : &stream->encoding;
+  record->serial = serial;
+  if (buffer) {
+    record->end = 0;
+    *stream->committed_end = buffer;
+    stream->committed_end = &buffer->next;
+    atomic_fetch_add_explicit(&stream->in_flight, 1, memory_order_relaxed);
+    if (stream->worker_sleeps) {
+      pthread_cond_signal(&stream->work);
+    }
+  } else {
+    record->scheduled = true;
+    atomic_store_explicit(&stream->completed, serial, memory_order_release);
+  }
+  stream->records[serial % HOST_REMEMBERED] = *record;
+  stream->encoding = (host_record){0};
+  stream->open = NULL;
+  atomic_store_explicit(&stream->encoded, 0, memory_order_relaxed);
+  return serial;
+}
+
+mps_status host_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  mps_status status = append(stream, host_command_callback(callback, user), "callback");
+  if (status == MPS_STATUS_OK) {
+    commit(stream);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return status;
+}
+
+static bool is_crowded(const host_stream *stream) {
+  return atomic_load_explicit(&stream->in_flight, memory_order_relaxed) >= stream->max_in_flight && !stream->stalled;
+}
+
+mps_status host_commit(mps_queue *queue, uint64_t *serial) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  uint64_t committed = commit(stream);
+  if (is_crowded(stream) && !host_stream_is_self(stream)) {
+    uint64_t deadline = host_deadline(PATIENCE_NS);
+    stream->done_sleepers++;
+    while (is_crowded(stream)) {
+      stream->stalled = !host_cond_wait(&stream->done, &stream->lock, deadline);
+    }
+    stream->done_sleepers--;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  if (serial) {
+    *serial = committed;
+  }
+  return MPS_STATUS_OK;
+}
+
+void host_queue_close(mps_queue *queue) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  commit(stream);
+  stream->closed = true;
+  pthread_cond_signal(&stream->work);
+  pthread_mutex_unlock(&stream->lock);
+  host_stream_drop(stream);
+}
+
+/* ---- waiting ---- */
+
+static bool is_complete(const host_stream *stream, uint64_t serial) {
+  return atomic_load_explicit(&stream->completed, memory_order_acquire) >= serial;
+}
+
+static bool await_completion(host_stream *stream, uint64_t serial, uint64_t timeout) {
+  for (int i = 0; i < HOST_YIELDS && timeout; i++) {
+    if (is_complete(stream, serial)) {
+      return true;
+    }
+    sched_yield();
+  }
+  uint64_t deadline = host_deadline(timeout);
+  bool in_time = true;
+  pthread_mutex_lock(&stream->lock);
+  stream->done_sleepers++;
+  while (!is_complete(stream, serial) && in_time) {
+    in_time = host_cond_wait(&stream->done, &stream->lock, deadline);
+  }
+  stream->done_sleepers--;
+  pthread_mutex_unlock(&stream->lock);
+  return is_complete(stream, serial);
+}
+
+mps_status host_queue_wait(mps_queue *queue, uint64_t timeout) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  uint64_t serial = commit(stream);
+  pthread_mutex_unlock(&stream->lock);
+  if (!is_complete(stream, serial)) {
+    if (host_stream_is_self(stream)) {
+      return mps_fail(MPS_STATUS_INVALID_STATE,
+                      "queue '%s' cannot be waited for in one of its own handlers or callbacks: it goes on when they "
+                      "return",
+                      stream->label);
+    }
+    if (!await_completion(stream, serial, timeout)) {
+      return mps_fail(MPS_STATUS_TIMEOUT,
+                      "queue '%s' was not done within %" PRIu64 " ns: %" PRIu64 " command buffers are under way",
+                      stream->label, timeout, atomic_load_explicit(&stream->in_flight, memory_order_relaxed));
+    }
+  }
+  return host_failure_take(stream->failure);
+}
+
+bool host_queue_is_idle(mps_queue *queue) {
+  const host_stream *stream = queue->impl;
+  return atomic_load_explicit(&stream->encoded, memory_order_acquire) == 0 &&
+         atomic_load_explicit(&stream->in_flight, memory_order_acquire) == 0;
+}
+
+mps_status host_queue_command_info(mps_queue *queue, uint64_t serial, mps_command_info *info) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  host_record record = stream->records[serial % HOST_REMEMBERED];
+  uint64_t last = stream->serial;
+  pthread_mutex_unlock(&stream->lock);
+  if (serial == 0 || record.serial != serial) {
+    return mps_fail(MPS_STATUS_NOT_FOUND,
+                    "queue '%s' knows nothing of command buffer %" PRIu64 ": its last one is %" PRIu64
+                    ", and it remembers %d",
+                    stream->label, serial, last, HOST_REMEMBERED);
+  }
+  info->serial = serial;
+  info->start = record.start;
+  info->end = record.end;
+  info->status = record.failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK;
+  info->scheduled = record.scheduled;
+  info->message = NULL;
+  return MPS_STATUS_OK;
+}

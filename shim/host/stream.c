@@ -1,0 +1,207 @@
+/* The thread of a queue: runs command buffers in order. */
+#include "stream.h"
+
+#include "capture.h"
+#include "clock.h"
+#include "thread.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static _Thread_local const host_stream *self;
+
+bool host_stream_is_self(const host_stream *stream) {
+  return self == stream;
+}
+
+/* ---- commands ---- */
+
+static void describe_failure(const host_work *work, const host_fault *fault, char *text, size_t size) {
+  char what[256];
+  host_work_describe(work, what, sizeof what);
+  if (work->name) { /* the fault goes behind the name: kernel 'saxpy' failed: ...; grid ... */
+    const unsigned *grid = work->launch.grid;
+    const unsigned *group = work->launch.group;
+    snprintf(text, size, "kernel '%s' failed: %s; grid %u x %u x %u, group %u x %u x %u", work->name, fault->text,
+             grid[0], grid[1], grid[2], group[0], group[1], group[2]);
+  } else {
+    snprintf(text, size, "%s failed: %s", what, fault->text);
+  }
+}
+
+bool host_stream_run(host_stream *stream, const host_work *work, char *text, size_t size) {
+  host_fault fault;
+  if (!host_capture_is_on()) {
+    if (host_work_run(work, &fault)) {
+      return true;
+    }
+    describe_failure(work, &fault, text, size);
+    host_failure_put(stream->failure, text);
+    return false;
+  }
+  char what[256];
+  uint64_t start = host_now();
+  bool ok = host_work_run(work, &fault);
+  uint64_t end = host_now();
+  if (!ok) {
+    describe_failure(work, &fault, text, size);
+    host_failure_put(stream->failure, text);
+  }
+  host_work_describe(work, what, sizeof what);
+  host_capture_command(stream, stream->label, what, start, end, ok ? NULL : fault.text);
+  return ok;
+}
+
+/* After a failure the rest of the command buffer's work is skipped, but who waits for its signals still gets them. */
+static void run_command(host_stream *stream, host_command_buffer *buffer, host_command *command) {
+  switch (command->kind) {
+  case HOST_COMMAND_WORK:
+    if (!buffer->record.failed) {
+      buffer->record.failed = !host_stream_run(stream, &command->work, buffer->failure, sizeof buffer->failure);
+    }
+    break;
+  case HOST_COMMAND_SIGNAL:
+    host_event_raise(command->event, command->value, host_now());
+    break;
+  case HOST_COMMAND_WAIT:
+    host_event_wait_until(command->event, command->value, MPS_FOREVER);
+    break;
+  case HOST_COMMAND_CALLBACK:
+    command->callback(command->user);
+    break;
+  }
+}
+
+/* ---- command buffers ---- */
+
+static void store_record(host_stream *stream, const host_command_buffer *buffer) {
+  host_record *place = &stream->records[buffer->record.serial % HOST_REMEMBERED];
+  if (place->serial == buffer->record.serial) {
+    *place = buffer->record;
+  }
+}
+
+static void call_handlers(host_command_buffer *buffer, mps_handler_kind kind) {
+  const host_record *record = &buffer->record;
+  mps_command_info info = {.struct_size = sizeof info,
+                           .serial = record->serial,
+                           .start = record->start,
+                           .end = record->end,
+                           .status = record->failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK,
+                           .scheduled = record->scheduled,
+                           .message = buffer->failure};
+  for (host_handler *handler = buffer->handlers; handler; handler = handler->next) {
+    if (handler->kind == kind) {
+      handler->handler(handler->user, &info);
+    }
+  }
+}
+
+static void free_handlers(host_command_buffer *buffer) {
+  while (buffer->handlers) {
+    host_handler *next = buffer->handlers->next;
+    free(buffer->handlers);
+    buffer->handlers = next;
+  }
+}
+
+static void update_record(host_stream *stream, const host_command_buffer *buffer) {
+  pthread_mutex_lock(&stream->lock);
+  store_record(stream, buffer);
+  pthread_mutex_unlock(&stream->lock);
+}
+
+static void run_command_buffer(host_stream *stream, host_command_buffer *buffer) {
+  buffer->record.scheduled = true;
+  call_handlers(buffer, MPS_HANDLER_SCHEDULED);
+  if (!buffer->record.start) {
+    buffer->record.start = host_now();
+  }
+  update_record(stream, buffer);
+  while (buffer->commands) {
+    host_command *command = buffer->commands;
+    run_command(stream, buffer, command);
+    buffer->commands = command->next;
+    host_command_free(command);
+  }
+  buffer->record.end = host_now();
+  if (buffer->handlers) {
+    update_record(stream, buffer); /* for handlers that ask for it */
+    call_handlers(buffer, MPS_HANDLER_COMPLETED);
+    free_handlers(buffer);
+  }
+}
+
+/* ---- the thread ---- */
+
+static bool has_work(const host_stream *stream) {
+  return atomic_load_explicit(&stream->in_flight, memory_order_relaxed) != 0;
+}
+
+/* The next command buffer, or NULL once the queue is closed and none is left. Called and returns with the lock held. */
+static host_command_buffer *next_command_buffer(host_stream *stream) {
+  if (!stream->committed && !stream->closed) {
+    pthread_mutex_unlock(&stream->lock);
+    for (int i = 0; i < HOST_YIELDS && !has_work(stream); i++) {
+      sched_yield();
+    }
+    pthread_mutex_lock(&stream->lock);
+  }
+  while (!stream->committed && !stream->closed) {
+    stream->worker_sleeps = true;
+    pthread_cond_wait(&stream->work, &stream->lock);
+    stream->worker_sleeps = false;
+  }
+  host_command_buffer *buffer = stream->committed;
+  if (buffer) {
+    stream->committed = buffer->next;
+    if (!stream->committed) {
+      stream->committed_end = &stream->committed;
+    }
+  }
+  return buffer;
+}
+
+static void complete(host_stream *stream, host_command_buffer *buffer) {
+  store_record(stream, buffer);
+  stream->stalled = false;
+  atomic_fetch_sub_explicit(&stream->in_flight, 1, memory_order_relaxed);
+  atomic_store_explicit(&stream->completed, buffer->record.serial, memory_order_release);
+  if (stream->done_sleepers) {
+    pthread_cond_broadcast(&stream->done);
+  }
+}
+
+static void *worker_run(void *argument) {
+  host_stream *stream = argument;
+  self = stream;
+  pthread_mutex_lock(&stream->lock);
+  for (;;) {
+    host_command_buffer *buffer = next_command_buffer(stream);
+    if (!buffer) {
+      break;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    run_command_buffer(stream, buffer);
+    pthread_mutex_lock(&stream->lock);
+    complete(stream, buffer);
+    free(buffer);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  host_stream_drop(stream);
+  return NULL;
+}
+
+int host_stream_start(host_stream *stream) {
+  if (stream->has_worker) {
+    return 0;
+  }
+  atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
+  int error = host_thread_start("mps-queue", worker_run, stream);
+  if (error) {
+    atomic_fetch_sub_explicit(&stream->references, 1, memory_order_relaxed);
+  }
+  stream->has_worker = error == 0;
+  return error;
+}

@@ -1,0 +1,205 @@
+/* Runs of kernels: what a launch looks like, and how it is spread over threads. */
+#include "command.h"
+
+#include "pool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ALIGN 16u
+
+/* What a caller's thread may run: threads of a kernel that has no loops, or bytes. Some microseconds either way, which
+ * is what waking the worker would cost. */
+#define SMALL_THREADS 16384u
+#define SMALL_BYTES 65536u
+
+static uint64_t volume(const uint32_t size[3]) {
+  return (uint64_t)size[0] * size[1] * size[2];
+}
+
+static uint64_t round_up(uint64_t value) {
+  return (value + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+}
+
+/* ---- kernels ---- */
+
+static bool may_borrow(const mps_dispatch *dispatch, const mps_argument *argument) {
+  const mps_pipeline *pipeline = dispatch->pipeline;
+  const mps_argument_info *info = &pipeline->arguments[pipeline->slot_argument[argument->index]];
+  return info->access == MPS_ACCESS_READ && (uintptr_t)argument->data % ALIGN == 0;
+}
+
+/* The next `length` bytes of the storage, or NULL. */
+static char *carve(char **storage, size_t *size, uint64_t length) {
+  uint64_t room = round_up(length);
+  if (room > *size) {
+    return NULL;
+  }
+  char *place = *storage;
+  *storage += room;
+  *size -= room;
+  return place;
+}
+
+static void write_addresses(uint64_t *table, const mps_argument *argument) {
+  const mps_address *addresses = argument->data;
+  for (uint64_t i = 0; i < argument->length; i++) {
+    const mps_buffer *buffer = addresses[i].buffer;
+    table[i] = buffer ? buffer->gpu_address + addresses[i].offset : 0;
+  }
+}
+
+static bool bind_arguments(mslc_launch *launch, const mps_dispatch *dispatch, bool borrow, char *storage, size_t size) {
+  const host_kernel *kernel = dispatch->pipeline->impl;
+  uint32_t arena = (uint32_t)round_up(kernel->static_bytes);
+  for (uint32_t i = 0; i < dispatch->argument_count; i++) {
+    const mps_argument *argument = &dispatch->arguments[i];
+    char *place;
+    switch ((mps_argument_kind)argument->kind) {
+    case MPS_ARGUMENT_BUFFER:
+      launch->buffers[argument->index] = (void *)(uintptr_t)(argument->buffer->gpu_address + argument->offset);
+      break;
+    case MPS_ARGUMENT_BYTES:
+      if (borrow && may_borrow(dispatch, argument)) {
+        launch->buffers[argument->index] = (void *)(uintptr_t)argument->data;
+        break;
+      }
+      place = carve(&storage, &size, argument->length);
+      if (!place) {
+        return false;
+      }
+      memcpy(place, argument->data, argument->length);
+      launch->buffers[argument->index] = place;
+      break;
+    case MPS_ARGUMENT_ADDRESSES:
+      place = carve(&storage, &size, argument->length * sizeof(uint64_t));
+      if (!place) {
+        return false;
+      }
+      write_addresses((uint64_t *)(void *)place, argument);
+      launch->buffers[argument->index] = place;
+      break;
+    case MPS_ARGUMENT_THREADGROUP:
+      launch->threadgroup_offset[argument->index] = arena;
+      arena += (uint32_t)round_up(argument->length);
+      break;
+    }
+  }
+  return true;
+}
+
+bool host_work_bind(host_work *work, const mps_dispatch *dispatch, const uint32_t grid[3], const uint32_t group[3],
+                    bool borrow, char *storage, size_t size) {
+  const mps_pipeline *pipeline = dispatch->pipeline;
+  work->kernel = ((const host_kernel *)pipeline->impl)->kernel;
+  work->name = pipeline->label;
+  for (int i = 0; i < 3; i++) {
+    work->launch.grid[i] = grid[i];
+    work->launch.group[i] = group[i];
+    work->launch.groups[i] = grid[i] / group[i] + (grid[i] % group[i] != 0);
+  }
+  work->groups = volume(work->launch.groups);
+  work->threads = volume(grid);
+  return bind_arguments(&work->launch, dispatch, borrow, storage, size);
+}
+
+/* ---- copies and fills ---- */
+
+/* The slots of our own kernels. All but the addresses are numbers. */
+enum { SOURCE, TARGET, LENGTH, PIECE, VALUE };
+
+/* Big enough for the C library to write around the caches, small enough for two threads to end together. */
+#define PIECE_MIN ((uint64_t)4 << 20)
+#define PIECE_MAX ((uint64_t)64 << 20)
+
+static uint64_t number(const mslc_launch *launch, int slot) {
+  return (uintptr_t)launch->buffers[slot];
+}
+
+static uint64_t range_end(const mslc_launch *launch, unsigned long last) {
+  uint64_t end = last * number(launch, PIECE);
+  return end < number(launch, LENGTH) ? end : number(launch, LENGTH);
+}
+
+static void run_copy(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  uint64_t start = first * number(launch, PIECE);
+  memcpy((char *)launch->buffers[TARGET] + start, (const char *)launch->buffers[SOURCE] + start,
+         range_end(launch, last) - start);
+}
+
+static void run_fill(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  uint64_t start = first * number(launch, PIECE);
+  memset((char *)launch->buffers[TARGET] + start, (int)number(launch, VALUE), range_end(launch, last) - start);
+}
+
+static const mslc_kernel copy_kernel = {.name = "copy", .run = run_copy, .flags = MSLC_KERNEL_BOUNDED};
+static const mslc_kernel fill_kernel = {.name = "fill", .run = run_fill, .flags = MSLC_KERNEL_BOUNDED};
+
+static void bind_range(host_work *work, const mslc_kernel *kernel, uint64_t length) {
+  uint64_t piece = length / 8;
+  piece = piece < PIECE_MIN ? PIECE_MIN : piece > PIECE_MAX ? PIECE_MAX : piece;
+  piece = (piece + 4095) & ~(uint64_t)4095;
+  work->kernel = kernel;
+  work->name = NULL;
+  work->groups = length / piece + (length % piece != 0);
+  work->threads = length;
+  work->launch.buffers[LENGTH] = (void *)(uintptr_t)length;
+  work->launch.buffers[PIECE] = (void *)(uintptr_t)piece;
+}
+
+void host_work_copy(host_work *work, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
+                    uint64_t target_offset, uint64_t length) {
+  bind_range(work, &copy_kernel, length);
+  work->launch.buffers[SOURCE] = (void *)(uintptr_t)(source->gpu_address + source_offset);
+  work->launch.buffers[TARGET] = (void *)(uintptr_t)(target->gpu_address + target_offset);
+}
+
+void host_work_fill(host_work *work, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
+  bind_range(work, &fill_kernel, length);
+  work->launch.buffers[TARGET] = (void *)(uintptr_t)(buffer->gpu_address + offset);
+  work->launch.buffers[VALUE] = (void *)(uintptr_t)value;
+}
+
+/* ---- running ---- */
+
+bool host_work_is_small(const host_work *work) {
+  if (!work->name) {
+    return work->threads <= SMALL_BYTES;
+  }
+  const unsigned both = MSLC_KERNEL_BOUNDED | MSLC_KERNEL_FIBERS;
+  return (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && work->threads <= SMALL_THREADS;
+}
+
+/* Threadgroups to claim at once: some eight rounds for each thread, so that none waits long for the last one, but never
+ * so few threads of a kernel without loops that claiming them costs more than running them. */
+static uint64_t chunk_of(const host_work *work) {
+  if (!work->name) {
+    return 1;
+  }
+  uint64_t chunk = work->groups / ((uint64_t)host_pool_width() * 8);
+  uint64_t least = 1;
+  if (work->kernel->flags & MSLC_KERNEL_BOUNDED) {
+    uint64_t group = volume(work->launch.group);
+    least = group < SMALL_THREADS / 4 ? SMALL_THREADS / 4 / group : 1;
+  }
+  return chunk < least ? least : chunk;
+}
+
+bool host_work_run(const host_work *work, host_fault *fault) {
+  if (work->groups == 1 || host_work_is_small(work)) {
+    return host_kernel_run(work->kernel, &work->launch, 0, work->groups, fault);
+  }
+  return host_pool_run(work->kernel, &work->launch, work->groups, chunk_of(work), fault);
+}
+
+void host_work_describe(const host_work *work, char *text, size_t size) {
+  if (work->name) {
+    const unsigned *grid = work->launch.grid;
+    const unsigned *group = work->launch.group;
+    snprintf(text, size, "kernel '%s'; grid %u x %u x %u, group %u x %u x %u", work->name, grid[0], grid[1], grid[2],
+             group[0], group[1], group[2]);
+  } else {
+    snprintf(text, size, "%s of %" PRIu64 " bytes", work->kernel->name, work->threads);
+  }
+}
