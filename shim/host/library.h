@@ -1,0 +1,15 @@
+/* What mps_library.impl points to on the host device. */
+#ifndef MPS_HOST_LIBRARY_H
+#define MPS_HOST_LIBRARY_H
+
+#include "image.h"
+
+/* Either a kernel library, or a source that is compiled kernel by kernel. */
+typedef struct host_library {
+  host_image *image; /* NULL for a source */
+  char *source;      /* owned, as everything in options */
+  size_t source_length;
+  mps_compile_options options;
+} host_library;
+
+#endif
