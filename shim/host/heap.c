@@ -96,7 +96,7 @@ static void block_join(host_heap *heap, heap_block *block) {
 mps_status host_heap_open(mps_heap *heap) {
   uint64_t size = host_round_up(heap->size, HOST_PAGE);
   if (size < heap->size) {
-    size = heap->size; /* nothing has that much: the reservation says so */
+    size = heap->size; /* the sum overflowed: more than there is, which the reservation says */
   }
   MPS_TRY(host_memory_reserve("heap", size));
   host_heap *impl = calloc(1, sizeof *impl);
@@ -117,6 +117,7 @@ mps_status host_heap_open(mps_heap *heap) {
   block->size = size;
   free_add(impl, block);
   heap->impl = impl;
+  heap->size = size;
   return MPS_STATUS_OK;
 }
 

@@ -141,6 +141,16 @@ static mps_status append_locked(host_stream *stream, host_command *command, cons
 
 /* ---- encoding ---- */
 
+/* Threadgroups are numbered by 64 bits, and no grid of more threads would ever come to its end. */
+static mps_status check_volume(const uint32_t grid[3]) {
+  uint64_t threads;
+  if (__builtin_mul_overflow((uint64_t)grid[0] * grid[1], grid[2], &threads)) {
+    return mps_fail(MPS_STATUS_LIMIT_EXCEEDED, "a grid of %u x %u x %u threads has more than 2^64 - 1", grid[0],
+                    grid[1], grid[2]);
+  }
+  return MPS_STATUS_OK;
+}
+
 /* true if it was run. */
 static bool try_now(host_stream *stream, const host_work *work) {
   if (!host_work_is_small(work)) {
@@ -157,6 +167,7 @@ static bool try_now(host_stream *stream, const host_work *work) {
 
 mps_status host_encode_dispatch(mps_queue *queue, const mps_dispatch *dispatch, const uint32_t grid[3],
                                 const uint32_t group[3]) {
+  MPS_TRY(check_volume(grid));
   host_stream *stream = queue->impl;
   host_work work;
   _Alignas(16) char scratch[HOST_SCRATCH_BYTES];
