@@ -1,0 +1,1 @@
+"""The host device's Metal compiler: Metal source in, kernel libraries for the CPU out."""

@@ -1,0 +1,354 @@
+"""The parameters of kernels: what each one stands for, and which slot it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .tokens import IDENTIFIER, NUMBER
+
+if TYPE_CHECKING:
+    from .declarations import Attribute, Attributes, Function
+    from .tokens import Tokens
+
+BUFFER_SLOTS = 31
+ADDRESS_SPACES = {
+    "device",
+    "thread",
+    "threadgroup",
+    "constant",
+    "ray_data",
+    "object_data",
+    "threadgroup_imageblock",
+}
+# Built-in inputs of a kernel; each is a member of the prelude's enumeration of roles by the same name.
+BUILTIN_INPUTS = {
+    "thread_position_in_grid",
+    "thread_position_in_threadgroup",
+    "thread_index_in_threadgroup",
+    "threadgroup_position_in_grid",
+    "threads_per_grid",
+    "threadgroups_per_grid",
+    "threads_per_threadgroup",
+    "dispatch_threads_per_threadgroup",
+    "thread_index_in_simdgroup",
+    "simdgroup_index_in_threadgroup",
+    "simdgroups_per_threadgroup",
+    "dispatch_simdgroups_per_threadgroup",
+    "threads_per_simdgroup",
+    "thread_execution_width",
+    "thread_index_in_quadgroup",
+    "quadgroup_index_in_threadgroup",
+    "quadgroups_per_threadgroup",
+    "dispatch_quadgroups_per_threadgroup",
+    "grid_origin",
+    "grid_size",
+}
+_SCALAR_INPUTS = {
+    "thread_index_in_threadgroup",
+    "thread_index_in_simdgroup",
+    "simdgroup_index_in_threadgroup",
+    "simdgroups_per_threadgroup",
+    "dispatch_simdgroups_per_threadgroup",
+    "threads_per_simdgroup",
+    "thread_execution_width",
+    "thread_index_in_quadgroup",
+    "quadgroup_index_in_threadgroup",
+    "quadgroups_per_threadgroup",
+    "dispatch_quadgroups_per_threadgroup",
+}
+# Types whose name says at once that an input cannot be one of these.
+_OTHER_TYPES = {
+    base + lanes
+    for base in ("bool", "char", "uchar", "int", "long", "ulong", "float", "half", "bfloat")
+    for lanes in ("", "2", "3", "4")
+} | {"uint4", "ushort4", "void"}
+_UNSUPPORTED_TYPES = (
+    ("texture", "textures are"),
+    ("depth", "depth textures are"),
+    ("sampler", "samplers are"),
+    ("acceleration_structure", "ray tracing is"),
+    ("instance_acceleration_structure", "ray tracing is"),
+    ("primitive_acceleration_structure", "ray tracing is"),
+    ("intersection_function_table", "ray tracing is"),
+    ("visible_function_table", "function tables are"),
+    ("imageblock", "imageblocks are"),
+    ("tensor", "tensors are"),
+    ("command_buffer", "indirect command buffers are"),
+    ("compute_command", "indirect command buffers are"),
+)
+_UNSUPPORTED_ATTRIBUTES = {
+    "texture": "textures are",
+    "sampler": "samplers are",
+    "stage_in": "attributes of a stage are",
+    "payload": "mesh shaders are",
+    "imageblock_data": "imageblocks are",
+}
+
+
+@dataclass(slots=True)
+class Parameter:
+    """One parameter of a kernel.
+
+    `role` is the text of its role for the prelude, as "mslc::buffer, 0"; `type_name` the type of the value that it
+    points to, as the source spells it.
+    """
+
+    name: str
+    type_name: str
+    role: str
+
+
+@dataclass(slots=True)
+class Kernel:
+    """A kernel function, or the template of many."""
+
+    function: Function
+    number: int
+    parameters: list[Parameter]
+    max_threads: list[int] = field(default_factory=list)
+
+
+class ParameterError(Exception):
+    """A kernel's parameter that cannot be: the text, and the token that it is about."""
+
+    def __init__(self, message: str, token: int) -> None:
+        super().__init__(message)
+        self.token = token
+
+
+def split_list(tokens: Tokens, start: int, stop: int) -> list[list[int]]:
+    """The tokens [start, stop), split at the commas that stand in no bracket."""
+    parts: list[list[int]] = []
+    current: list[int] = []
+    index = start
+    while index < stop:
+        text = tokens.text[index]
+        if text == ",":
+            parts.append(current)
+            current = []
+        elif text in ("(", "[", "{"):
+            current += range(index, tokens.partner[index] + 1)
+            index = tokens.partner[index]
+        elif text == "<" and (closing := tokens.try_close_angle(index)) is not None and closing < stop:
+            current += range(index, closing + 1)
+            index = closing
+        else:
+            current.append(index)
+        index += 1
+    if current or parts:
+        parts.append(current)
+    return parts
+
+
+def declared_name(tokens: Tokens, indices: list[int]) -> int | None:
+    """The token that names a parameter or variable, out of its tokens without attributes; None if it has no name."""
+    depth = 0
+    names: list[int] = []
+    seen_type = False
+    for index in indices:
+        text = tokens.text[index]
+        if text == "[":
+            depth += 1
+        elif text == "]":
+            depth -= 1
+        elif text == "=" and depth == 0:
+            break
+        elif depth == 0 and tokens.kind[index] == IDENTIFIER:
+            names.append(index)
+            seen_type = True
+    if not seen_type or not names:
+        return None
+    last = names[-1]
+    after = [index for index in indices if index > last and tokens.text[index] in (">", "*", "&", "::")]
+    words = [index for index in names if tokens.text[index] not in ADDRESS_SPACES | {"const", "volatile", "restrict"}]
+    if after or len(words) < 2 or tokens.text[last - 1] == "::" or last not in words:
+        return None
+    return last
+
+
+class ParameterReader:
+    """Reads the parameters of one kernel.
+
+    Parameters
+    ----------
+    tokens : Tokens
+    attributes : Attributes
+    function : Function
+        The kernel.
+    """
+
+    def __init__(self, tokens: Tokens, attributes: Attributes, function: Function) -> None:
+        self.tokens = tokens
+        self.attributes = attributes
+        self.function = function
+        self._buffers: dict[int, int] = {}
+        self._threadgroups: set[int] = set()
+
+    def read(self) -> list[Parameter]:
+        """All parameters, numbered where they have no number of their own.
+
+        Raises
+        ------
+        ParameterError
+        """
+        lists = [
+            part
+            for part in split_list(self.tokens, self.function.opening + 1, self.function.closing)
+            if self._plain(part) and self._texts(part) != ["void"]
+        ]
+        parameters = [self._explicit(part) for part in lists]
+        for part, parameter in zip(lists, parameters):
+            if not parameter.role:
+                parameter.role = self._automatic(part)
+        return parameters
+
+    def _plain(self, part: list[int]) -> list[int]:
+        return [index for index in part if not self.attributes.inside[index]]
+
+    def _texts(self, part: list[int]) -> list[str]:
+        return [self.tokens.text[index] for index in self._plain(part)]
+
+    def _explicit(self, part: list[int]) -> Parameter:
+        """A parameter with the role that its attributes give it; none yet if they give none."""
+        plain = self._plain(part)
+        texts = self._texts(part)
+        name_token = declared_name(self.tokens, plain)
+        name = self.tokens.text[name_token] if name_token is not None else ""
+        parameter = Parameter(name, self._type_name(plain, name_token), "")
+        attributes = self.attributes.within(part[0], part[-1] + 1)
+        self._refuse_unsupported(plain, texts, attributes, name)
+        is_optional = next((item for item in attributes if item.name == "function_constant"), None)
+        for attribute in attributes:
+            if attribute.name in BUILTIN_INPUTS:
+                self._check_input(plain, texts, attribute, name_token)
+                parameter.role = f"mslc::{attribute.name}"
+            elif attribute.name == "buffer":
+                parameter.role = self._buffer(attribute, texts, is_optional)
+            elif attribute.name == "threadgroup":
+                parameter.role = self._threadgroup(attribute)
+            elif attribute.name not in ("function_constant", "maybe_unused", "host_name", "id", "clang"):
+                raise ParameterError(
+                    f"attribute '{attribute.name}' of parameter '{name}' is not supported on the host device",
+                    attribute.start,
+                )
+        return parameter
+
+    def _type_name(self, plain: list[int], name_token: int | None) -> str:
+        """The type of the value pointed to, as the source spells it."""
+        kept: list[int] = []
+        depth = 0
+        for index in plain:
+            text = self.tokens.text[index]
+            if index == name_token or (depth == 0 and text == "["):
+                break
+            depth += (text == "<") - (text == ">")
+            if depth == 0 and text in ADDRESS_SPACES | {"const", "volatile", "restrict", "*", "&", "(", ")", "coherent"}:
+                continue
+            kept.append(index)
+        return self.tokens.spelled(kept)
+
+    def _refuse_unsupported(
+        self, plain: list[int], texts: list[str], attributes: list[Attribute], name: str
+    ) -> None:
+        for index, text in zip(plain, texts):
+            for prefix, what in _UNSUPPORTED_TYPES:
+                if text == prefix or (prefix in ("texture", "depth") and text.startswith(prefix) and text[len(prefix) : len(prefix) + 1].isdigit()):
+                    if text == name and text != texts[0]:
+                        continue
+                    raise ParameterError(
+                        f"parameter '{name}' of type '{text}': {what} not supported on the host device", index
+                    )
+        for attribute in attributes:
+            if attribute.name in _UNSUPPORTED_ATTRIBUTES:
+                what = _UNSUPPORTED_ATTRIBUTES[attribute.name]
+                raise ParameterError(
+                    f"parameter '{name}' with [[{attribute.name}]]: {what} not supported on the host device",
+                    attribute.start,
+                )
+
+    def _check_input(
+        self, plain: list[int], texts: list[str], attribute: Attribute, name_token: int | None
+    ) -> None:
+        types = [text for index, text in zip(plain, texts) if index != name_token and text not in ("const", "thread")]
+        wrong = next((text for text in types if text in _OTHER_TYPES or text in ("*", "&")), None)
+        if wrong is None and attribute.name in _SCALAR_INPUTS:
+            wrong = next((text for text in types if text in ("uint2", "uint3", "ushort2", "ushort3")), None)
+        if wrong is not None:
+            allowed = "ushort or uint" if attribute.name in _SCALAR_INPUTS else "ushort or uint, or a vector of 2 or 3"
+            raise ParameterError(
+                f"type '{self.tokens.spelled([index for index in plain if index != name_token])}' is not valid for "
+                f"attribute '{attribute.name}': it takes {allowed}",
+                attribute.start,
+            )
+
+    def _slot(self, attribute: Attribute) -> tuple[str, int | None]:
+        """The text of an attribute's number, and its value where that is a literal."""
+        text = self.tokens.spelled(attribute.arguments) or "0"
+        if len(attribute.arguments) <= 1 and (not attribute.arguments or self.tokens.kind[attribute.arguments[0]] == NUMBER):
+            try:
+                return text, int(text.rstrip("uUlL"), 0)
+            except ValueError:
+                pass
+        return text, None
+
+    def _buffer(self, attribute: Attribute, texts: list[str], optional: Attribute | None) -> str:
+        text, value = self._slot(attribute)
+        if value is not None:
+            if value >= BUFFER_SLOTS:
+                raise ParameterError(
+                    f"'buffer' attribute parameter is out of bounds: {value}, must be between 0 and {BUFFER_SLOTS - 1}",
+                    attribute.start,
+                )
+            if value in self._buffers and optional is None:
+                raise ParameterError(f"buffer index {value} is taken by another parameter", attribute.start)
+            if optional is None:
+                self._buffers[value] = attribute.start
+            else:
+                self._buffers.setdefault(value, attribute.start)
+            text = str(value)
+        else:
+            text = f"({text})"
+        kind = _buffer_kind(texts)
+        if optional is not None:
+            kind = f"({self.tokens.spelled(optional.arguments)}) ? {kind} : mslc::absent"
+        return f"{kind}, {text}"
+
+    def _threadgroup(self, attribute: Attribute) -> str:
+        text, value = self._slot(attribute)
+        if value is not None:
+            if value >= BUFFER_SLOTS:
+                raise ParameterError(
+                    f"'threadgroup' attribute parameter is out of bounds: {value}, "
+                    f"must be between 0 and {BUFFER_SLOTS - 1}",
+                    attribute.start,
+                )
+            self._threadgroups.add(value)
+            return f"mslc::threadgroup_buffer, {value}"
+        return f"mslc::threadgroup_buffer, ({text})"
+
+    def _automatic(self, part: list[int]) -> str:
+        """The role of a parameter without a telling attribute: the next free slot."""
+        texts = self._texts(part)
+        if not any(text in ("*", "&", "[") for text in texts):
+            raise ParameterError(
+                f"parameter '{self.tokens.spelled(self._plain(part))}' of kernel '{self.function.name}' needs an "
+                "attribute, as [[thread_position_in_grid]], or must be a pointer or reference to a buffer",
+                part[0],
+            )
+        if "threadgroup" in texts and "device" not in texts and "constant" not in texts:
+            slot = next(number for number in range(BUFFER_SLOTS + 1) if number not in self._threadgroups)
+            self._threadgroups.add(slot)
+            return f"mslc::threadgroup_buffer, {slot}"
+        slot = next(number for number in range(BUFFER_SLOTS + 1) if number not in self._buffers)
+        if slot == BUFFER_SLOTS:
+            raise ParameterError(
+                f"kernel '{self.function.name}' takes more than {BUFFER_SLOTS} buffers", part[0]
+            )
+        self._buffers[slot] = part[0]
+        return f"{_buffer_kind(texts)}, {slot}"
+
+
+def _buffer_kind(texts: list[str]) -> str:
+    is_constant_reference = "constant" in texts and "&" in texts and "*" not in texts
+    return "mslc::constant_reference" if is_constant_reference else "mslc::buffer"

@@ -1,0 +1,68 @@
+"""The prelude that stands for Metal's headers, precompiled once for each set of options."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from . import process
+from .errors import CompileError
+from .target import compile_flags
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .options import Options
+    from .toolchain import Toolchain
+
+INCLUDE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+_HEADER = os.path.join(INCLUDE_DIR, "mslc", "prelude.h")
+
+
+class Prelude:
+    """The prelude for one compiler and one set of options.
+
+    Parameters
+    ----------
+    toolchain : Toolchain
+    options : Options
+    cache : Cache
+        Where the precompiled form is kept.
+    """
+
+    def __init__(self, toolchain: Toolchain, options: Options, cache: Cache) -> None:
+        self._toolchain = toolchain
+        self._cache = cache
+        self._flags = compile_flags(options.math_mode, toolchain.is_zig)
+        self._flags += ["-I", INCLUDE_DIR]
+        if options.language_version is not None:
+            major, minor = options.language_version
+            self._flags.append(f"-D__METAL_VERSION__={major * 100 + minor * 10}")
+        self._path = ""
+
+    def arguments(self) -> list[str]:
+        """Options of clang's that bring the prelude, which is compiled now if it has not been.
+
+        Raises
+        ------
+        CompileError
+            If the prelude itself does not compile.
+        """
+        if not self._path:
+            key = self._cache.key("prelude", *self._flags)
+            self._path = self._cache.find(key, ".pch") or self._build(key)
+        version = [flag for flag in self._flags if flag.startswith("-D")]
+        return ["-include-pch", self._path, "-I", INCLUDE_DIR, *version]
+
+    def owns(self, path: str) -> bool:
+        """Whether a file is one of the prelude's."""
+        return os.path.realpath(path).startswith(os.path.realpath(INCLUDE_DIR) + os.sep) or path.startswith("<")
+
+    def _build(self, key: str) -> str:
+        with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+            output = os.path.join(directory, "prelude.pch")
+            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _HEADER]
+            finished = process.run(command, directory)
+            if finished.status:
+                raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")
+            return self._cache.store(key, ".pch", output)

@@ -1,0 +1,100 @@
+"""Directives: what is left for the rewriter is plain text, of which it is known where each line came from."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from .errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SOURCE_NAME = "program_source"
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$", re.MULTILINE)
+_OWN_HEADER = re.compile(r"\s*<(?:metal_\w+|metal|simd/[\w.]+)>\s*(?://.*)?")
+_LINE_MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\])*)"')
+_CONTRACT = re.compile(r"\s*METAL\s+fp\s+contract\s*\(\s*(on|off|fast)\s*\)")
+
+
+class Text:
+    """A source without directives.
+
+    Attributes
+    ----------
+    text : str
+    origins : list of (str, int)
+        For each line, the file that it is from and its number there.
+    headers : list of str
+        Paths of the user's own headers that it includes.
+    is_verbatim : bool
+        Whether the lines are those of the source, letter by letter.
+    """
+
+    def __init__(self, text: str, origins: list[tuple[str, int]], headers: Sequence[str], is_verbatim: bool) -> None:
+        self.text = text
+        self.origins = origins
+        self.headers = list(headers)
+        self.is_verbatim = is_verbatim
+
+
+def normalized(source: str) -> str:
+    """The source with `\\n` at the end of each line.
+
+    Raises
+    ------
+    CompileError
+        For characters that no source holds.
+    """
+    text = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    nul = text.find("\0")
+    if nul >= 0:
+        line = text.count("\n", 0, nul) + 1
+        raise CompileError(f"{SOURCE_NAME}:{line}: error: the source has a NUL byte\n")
+    return text
+
+
+def without_preprocessor(source: str) -> Text | None:
+    """A source that includes nothing but Metal's headers, its directives blanked; None for any other source.
+
+    Most kernels that are written in a string are of this kind. Macros of Metal's library stay: clang expands them when it
+    compiles.
+    """
+    for match in _DIRECTIVE.finditer(source):
+        if match.group(1) == "pragma" and "once" not in match.group(2):
+            continue
+        if match.group(1) not in ("include", "import") or not _OWN_HEADER.fullmatch(match.group(2)):
+            return None
+    if "\\\n" in source or "??" in source or "__LINE__" in source or "__FILE__" in source:
+        return None
+    count = source.count("\n") + 1
+    return Text(_blanked(source), [(SOURCE_NAME, line) for line in range(1, count + 1)], [], True)
+
+
+def from_preprocessor(output: str, headers: Sequence[str], directory: str) -> Text:
+    """What `clang -E` printed, its markers read and blanked. `directory` is where it ran."""
+    origins: list[tuple[str, int]] = []
+    file, number = SOURCE_NAME, 1
+    for line in output.split("\n"):
+        marker = _LINE_MARKER.match(line)
+        if marker is not None:
+            file = re.sub(r"\\(.)", r"\1", marker.group(2))
+            if file == os.path.join(directory, SOURCE_NAME):
+                file = SOURCE_NAME
+            number = int(marker.group(1))
+            origins.append((file, number))
+        else:
+            origins.append((file, number))
+            number += 1
+    return Text(_blanked(output), origins, headers, False)
+
+
+def _blanked(text: str) -> str:
+    """The text without directives. Whether a * b + c may be contracted is the one that clang is told of."""
+
+    def replacement(match: re.Match[str]) -> str:
+        contract = _CONTRACT.match(match.group(2)) if match.group(1) == "pragma" else None
+        return f"_Pragma(\"clang fp contract({contract.group(1)})\")" if contract else ""
+
+    return _DIRECTIVE.sub(replacement, text)

@@ -1,0 +1,339 @@
+"""One Metal source with its options: checked as a whole, built kernel by kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from typing import TYPE_CHECKING
+
+from . import process
+from .diagnostics import Place, Sources, error_text, translated
+from .errors import CompileError, RequestError
+from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
+from .rewrite import Entry, RewriteError, Rewriter
+from .target import compile_flags, math_libraries
+from .tokens import SourceError
+from .values import literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .options import Options
+    from .precompiled import Prelude
+    from .preprocess import Text
+    from .toolchain import Toolchain
+
+_UNIT = "unit.cpp"
+_FLAG_FIBERS = 1
+_FLAG_BOUNDED = 2
+_MAX_THREADS = 1024
+# So many instantiations are compiled when the source is checked; of more, only the types are.
+_CHECKED_INSTANTIATIONS = 8
+# A function that no kernel calls makes no code, whatever the source says of its linkage.
+_INTERNAL = (
+    "#pragma clang attribute push(__attribute__((internal_linkage)), apply_to = any(function, variable(is_global)))\n"
+)
+
+
+class Program:
+    """A source and its options.
+
+    Parameters
+    ----------
+    source : str
+    options : Options
+    toolchain : Toolchain
+    prelude : Prelude
+
+    Raises
+    ------
+    CompileError
+        If the source cannot be preprocessed or rewritten.
+    """
+
+    def __init__(self, source: str, options: Options, toolchain: Toolchain, prelude: Prelude) -> None:
+        self._options = options
+        self._toolchain = toolchain
+        self._prelude = prelude
+        self.source = normalized(source)
+        self._sources = Sources(self.source)
+        self._text = self._preprocessed()
+        self._rewritten = self._rewrite()
+
+    @property
+    def headers(self) -> list[str]:
+        """Paths of the user's own headers that the source includes."""
+        return self._text.headers
+
+    @property
+    def rewritten(self) -> Rewriter:
+        """The source as C++."""
+        return self._rewritten
+
+    # ---------------------------------------------------------------- steps
+
+    def _clang(self, *arguments: str) -> list[str]:
+        flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
+        diagnostics = ["-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=50"]
+        return [*self._toolchain.compiler, "-x", "c++", *flags, *diagnostics, *arguments]
+
+    def _preprocessed(self) -> Text:
+        if not self._options.defines:
+            text = without_preprocessor(self.source)
+            if text is not None:
+                return text
+        with _Workspace() as directory:
+            path = os.path.join(directory, SOURCE_NAME)
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                file.write(self.source)
+            arguments = [f"-D{define}" for define in self._options.defines]
+            for include_dir in self._options.include_dirs:
+                arguments += ["-I", os.path.abspath(include_dir)]
+            arguments += ["-MD", "-MF", "headers.d", "-E", SOURCE_NAME]
+            finished = process.run(self._clang(*self._prelude.arguments(), *arguments), directory)
+            if finished.status:
+                raise CompileError(translated(finished.errors, self._locate_before, self._sources))
+            with open(os.path.join(directory, "headers.d"), encoding="utf-8", errors="surrogateescape") as file:
+                headers = [name for name in _dependencies(file.read()) if self._is_users(name, directory)]
+            return from_preprocessor(finished.output, headers, directory)
+
+    def _is_users(self, header: str, directory: str) -> bool:
+        path = os.path.join(directory, header)
+        return os.path.basename(path) != SOURCE_NAME and not self._prelude.owns(path)
+
+    def _rewrite(self) -> Rewriter:
+        try:
+            return Rewriter(self._text.text)
+        except RewriteError as error:
+            place = self._token_place(self._text.text, error.offset)
+            raise CompileError(error_text(place, "error", str(error), self._sources)) from None
+        except SourceError as error:
+            self._check_unstructured()
+            place = self._token_place(self._text.text, error.offset)
+            raise CompileError(error_text(place, "error", str(error), self._sources)) from None
+
+    def _check_unstructured(self) -> None:
+        """A source without structure, as with a missing brace: clang says best what is wrong."""
+        words = r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b"
+        text = re.sub(words, "", re.sub(r"\bconstant\b", "const", self._text.text))
+        finished = self._compile(text, ["-fsyntax-only"], None)
+        if finished.status:
+            raise CompileError(translated(finished.errors, self._locate_plain, self._sources))
+
+    def _compile(self, unit: str, arguments: list[str], output: str | None) -> process.Finished:
+        with _Workspace() as directory:
+            with open(os.path.join(directory, _UNIT), "w", encoding="utf-8", newline="\n") as file:
+                file.write(unit)
+            command = self._clang(*self._prelude.arguments(), *arguments)
+            if output is not None:
+                command += ["-o", output]
+            return process.run([*command, _UNIT], directory)
+
+    # ---------------------------------------------------------------- check and build
+
+    def check(self) -> None:
+        """Have clang check the whole source.
+
+        Raises
+        ------
+        CompileError
+        """
+        instantiations = [entry for entry in self._rewritten.entries.values() if entry.is_instantiation]
+        lines = []
+        for number, entry in enumerate(instantiations):
+            if len(instantiations) <= _CHECKED_INSTANTIATIONS:
+                lines.append(f"static auto mslc_use_{number} = {entry.expression};\n")
+            else:
+                lines.append(f"using mslc_use_{number} = decltype({entry.expression});\n")
+        unit, offset = self._unit({}, "".join(lines))
+        finished = self._compile(unit, ["-fsyntax-only"], None)
+        if finished.status:
+            raise CompileError(self._log(finished.errors, offset, instantiations))
+
+    def build(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
+        """Compile one kernel to a kernel library.
+
+        Parameters
+        ----------
+        kernel : str
+        constants : mapping of str or int to (int, bytes)
+            Values of function constants, by name or index: the data type, and the value as laid out in memory.
+        output : str
+            Path of the library.
+
+        Raises
+        ------
+        CompileError
+        RequestError
+            For an unknown kernel; for a constant that is unknown, missing or of another type.
+        """
+        unit, offset, entry = self.unit(kernel, constants)
+        with _Workspace() as directory:
+            path = os.path.join(directory, "kernel.o")
+            finished = self._compile(unit, ["-c"], path)
+            if finished.status:
+                raise CompileError(self._log(finished.errors, offset, [entry]))
+            self._link(path, output, directory)
+
+    def emit(
+        self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str
+    ) -> None:
+        """Write one kernel as "cpp", "asm" or "llvm" instead of a library."""
+        unit, offset, entry = self.unit(kernel, constants)
+        if form == "cpp":
+            with open(output, "w", encoding="utf-8") as file:
+                file.write(unit)
+            return
+        arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
+        finished = self._compile(unit, arguments, os.path.abspath(output))
+        if finished.status:
+            raise CompileError(self._log(finished.errors, offset, [entry]))
+
+    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]]) -> tuple[str, int, Entry]:
+        """The C++ of one kernel, how many lines stand before the source in it, and the kernel's entry."""
+        entry = self._rewritten.entries.get(kernel)
+        if entry is None:
+            names = ", ".join(f"'{name}'" for name in list(self._rewritten.entries)[:20]) or "none"
+            raise RequestError(f"there is no kernel '{kernel}'; kernels are: {names}")
+        values = self._constant_values(entry, constants)
+        calls = self._rewritten.calls
+        function = entry.kernel.function
+        flags = _FLAG_FIBERS if calls.needs_fibers(function) else 0
+        flags |= _FLAG_BOUNDED if calls.is_bounded(function) else 0
+        parameters = entry.kernel.parameters
+        tail = ""
+        texts = "nullptr"
+        if parameters:
+            texts = "mslc_texts"
+            pairs = ", ".join(f"{{{_quoted(item.name)}, {_quoted(item.type_name)}}}" for item in parameters)
+            tail = f"static constexpr mslc::parameter_text mslc_texts[] = {{{pairs}}};\n"
+        roles = "".join(f", mslc::role<{item.role}>" for item in parameters)
+        limit = entry.max_threads or str(_MAX_THREADS)
+        tail += f"MSLC_KERNEL_LIBRARY({_quoted(entry.name)}, {flags}, {limit}, {texts}, {entry.expression}{roles})\n"
+        unit, offset = self._unit(values, tail)
+        return unit, offset, entry
+
+    def _unit(self, values: Mapping[str, str], tail: str) -> tuple[str, int]:
+        """A whole translation unit, and how many lines stand before the source in it."""
+        head = ""
+        for constant in self._rewritten.constants.values():
+            value = values.get(constant.name)
+            head += f"#define {constant.macro} {value if value is not None else '{}'}\n"
+            head += f"#define {constant.macro}_DEFINED {'true' if value is not None else 'false'}\n"
+        head += _INTERNAL
+        unit = f"{head}{self._rewritten.text}\n#pragma clang attribute pop\n{tail}"
+        return unit, head.count("\n")
+
+    def _constant_values(self, entry: Entry, given: Mapping[str | int, tuple[int, bytes]]) -> dict[str, str]:
+        """The text of each function constant that has a value."""
+        constants = self._rewritten.constants
+        by_index = {constant.index: constant for constant in constants.values()}
+        values: dict[str, str] = {}
+        for key, (data_type, data) in given.items():
+            constant = constants.get(key) if isinstance(key, str) else by_index.get(key)
+            if constant is None:
+                raise RequestError(f"the source has no function constant {key!r}")
+            values[constant.name] = literal(constant.name, constant.type_name, data_type, data)
+        for constant in self._rewritten.used_constants(entry.kernel.function):
+            if constant.is_required and constant.name not in values:
+                raise RequestError(
+                    f"kernel '{entry.name}' needs a value for function constant '{constant.name}' "
+                    f"(index {constant.index})"
+                )
+        return values
+
+    def _link(self, path: str, output: str, directory: str) -> None:
+        command = self._toolchain.linker
+        arguments = ["-shared", "-z", "defs", "-o", output, path, *math_libraries()]
+        if not command:
+            command = [*self._toolchain.compiler, "-nostdlib"]
+            arguments = [item if item not in ("-z", "defs") else f"-Wl,{item}" for item in arguments]
+        finished = process.run([*command, *arguments], directory)
+        if finished.status:
+            missing = re.findall(r"undefined symbol: (.*)", finished.errors)
+            if missing:
+                names = ", ".join(f"'{name}'" for name in dict.fromkeys(missing))
+                raise CompileError(f"{SOURCE_NAME}: error: called but nowhere defined: {names}\n")
+            raise CompileError(f"{SOURCE_NAME}: error: linking failed\n{finished.errors}")
+
+    # ---------------------------------------------------------------- places
+
+    def _log(self, errors: str, offset: int, tail: list[Entry]) -> str:
+        """Clang's log of a unit. `tail` are the entries of the lines that follow the source in it."""
+        tokens = self._rewritten.tokens
+        last = offset + self._rewritten.text.count("\n") + 1
+
+        def locate(file: str, line: int, column: int) -> Place | None:
+            if file != _UNIT or line <= offset:
+                return None
+            if line > last:
+                number = line - last - 2
+                if not 0 <= number < len(tail):
+                    return None
+                return self._token_place(self._text.text, tail[number].offset)
+            token = tokens.at(line - offset, column)
+            if token is None:
+                return self._line_place(line - offset, 0)
+            place = self._token_place(self._text.text, tokens.start[token])
+            known = self._line_place(line - offset, 0)
+            return place if (place.file, place.line) == (known.file, known.line) else known
+
+        return translated(errors, locate, self._sources)
+
+    def _locate_before(self, file: str, line: int, column: int) -> Place | None:
+        """A place in the log of the preprocessor, which has seen the user's own files."""
+        return None if self._prelude.owns(file) else Place(file, line, column)
+
+    def _locate_plain(self, file: str, line: int, column: int) -> Place | None:
+        return self._line_place(line, 0) if file == _UNIT else None
+
+    def _line_place(self, line: int, column: int) -> Place:
+        origins = self._text.origins
+        file, number = origins[min(line, len(origins)) - 1]
+        return Place(file, number, column)
+
+    def _token_place(self, text: str, offset: int) -> Place:
+        """The user's place of what stands at an offset of the preprocessed text."""
+        start = text.rfind("\n", 0, offset) + 1
+        place = self._line_place(text.count("\n", 0, offset) + 1, offset - start + 1)
+        if self._text.is_verbatim:
+            return place
+        # The preprocessor keeps the lines, not the columns: take the token of the same text and number on that line.
+        end = text.find("\n", offset)
+        word_match = re.match(r"\w+|.", text[offset:])
+        line = self._sources.line(place.file, place.line)
+        place.column = 0
+        if word_match is not None and line is not None:
+            word = word_match.group()
+            pattern = rf"\b{word}\b" if word[0].isalnum() or word[0] == "_" else re.escape(word)
+            ordinal = len(re.findall(pattern, text[start:offset]))
+            matches = list(re.finditer(pattern, line))
+            total = len(re.findall(pattern, text[start : end if end >= 0 else None]))
+            if len(matches) == total:
+                place.column = matches[ordinal].start() + 1
+        return place
+
+
+class _Workspace:
+    """A directory that is gone afterwards."""
+
+    def __enter__(self) -> str:
+        self._path = tempfile.mkdtemp(prefix="mslc-")
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _dependencies(text: str) -> list[str]:
+    """The files that a makefile rule names behind its colon."""
+    _, _, rest = text.partition(": ")
+    rest = rest.replace("\\\n", " ")
+    names = re.findall(r"(?:\\.|[^\s\\])+", rest)
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,115 @@
+"""The machine that kernels are compiled for, and the options that follow from it."""
+
+from __future__ import annotations
+
+import os
+
+_COMMON = (
+    "-std=gnu++17",
+    "-fdeclspec",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fno-stack-protector",
+    "-fno-strict-aliasing",
+    # A kernel sees no error numbers and no floating-point traps, so calls of the math library can become vector code.
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fconstexpr-steps=100000000",
+    # Neither the system's headers nor clang's own: Metal has none of them.
+    "-nostdinc",
+    "-nostdinc++",
+    "-U__linux__",
+    "-U__linux",
+    "-Ulinux",
+    "-U__unix__",
+    "-U__unix",
+    "-Uunix",
+    "-w",
+    "-O3",
+)
+# Metal contracts a * b + c in every mode.
+_MATH = {
+    "safe": ("-ffp-contract=fast",),
+    "relaxed": ("-ffp-contract=fast", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros"),
+    # Infinities and NaN keep their meaning even here: kernels start reductions from INFINITY and ask isnan.
+    "fast": (
+        "-ffp-contract=fast",
+        "-fassociative-math",
+        "-freciprocal-math",
+        "-fno-signed-zeros",
+        "-fapprox-func",
+    ),
+}
+
+
+def machine() -> str:
+    """As "x86_64" or "aarch64"."""
+    return os.uname().machine
+
+
+def has_glibc() -> bool:
+    """Whether the system's C library is glibc, which brings vector versions of math functions on x86-64."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (OSError, ValueError):
+        return False
+
+
+def cpu_identity() -> str:
+    """Differs between machines whose code is not exchangeable."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            text = file.read(8192)
+    except OSError:
+        return machine()
+    wanted = (b"vendor_id", b"cpu family", b"model\t", b"stepping", b"flags", b"CPU ", b"Features")
+    first = text.partition(b"\n\n")[0]
+    lines = [line for line in first.split(b"\n") if line.startswith(wanted)]
+    return machine() + "\n" + b"\n".join(lines).decode("ascii", "replace")
+
+
+def compile_flags(math_mode: str, is_zig: bool) -> list[str]:
+    """Clang's options, the same for a precompiled header and for all that uses it."""
+    flags = [*_COMMON, *_MATH[math_mode]]
+    if is_zig and has_glibc():
+        flags += ["-target", f"{machine()}-linux-gnu"]  # Zig's own default is musl
+    if machine() == "x86_64":
+        flags.append("-march=native")
+        if has_glibc():
+            flags.append("-fveclib=libmvec")
+    elif machine() == "aarch64":
+        flags.append("-mcpu=native")
+    return flags
+
+
+def math_libraries() -> list[str]:
+    """Paths of the libraries with the math functions that kernels call."""
+    names = ["libm.so.6"]
+    if machine() == "x86_64":
+        names.append("libmvec.so.1")
+    found = []
+    for name in names:
+        path = next((path for path in (os.path.join(place, name) for place in _library_places()) if os.path.exists(path)), None)
+        if path is not None:
+            found.append(path)
+    return found
+
+
+def _library_places() -> list[str]:
+    """Directories of the C library: first the one that this process runs on."""
+    places = []
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.endswith("/libc.so.6"):
+                    places.append(os.path.dirname("/" + path))
+                    break
+    except OSError:
+        pass
+    places += [f"{root}/{machine()}-linux-gnu" for root in ("/lib", "/usr/lib")]
+    places += ["/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+    return places

@@ -1,0 +1,215 @@
+"""The tokens of a Metal source, and the text that takes the place of each."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+# One alternative for each kind. Blanks, comments and spliced lines belong to no token.
+_TOKEN = re.compile(
+    r"""(?P<blank>(?:[ \t\r\n\f\v\\]+|//[^\n]*|/\*.*?\*/)+)
+    |(?P<identifier>[A-Za-z_$\x80-\U0010ffff][\w$]*)
+    |(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)
+    |(?P<string>(?:u8|[uUL])?R"(?P<fence>[^(\n]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    |(?P<operator>::|->|\+\+|--|&&|\|\||<<=|<<|[-+*/%&|^!=<>]=|\.\.\.|.)""",
+    re.DOTALL | re.VERBOSE,
+)
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+IDENTIFIER = "identifier"
+NUMBER = "number"
+STRING = "string"
+OPERATOR = "operator"
+
+
+class SourceError(Exception):
+    """The source has no structure that the rewriter could follow.
+
+    Parameters
+    ----------
+    message : str
+        What was expected.
+    offset : int
+        Where in the text that became clear.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class Tokens:
+    """The tokens of a text, with a replacement for each.
+
+    `>>` is two tokens, as it closes two template argument lists more often than it shifts.
+
+    Attributes
+    ----------
+    text : list of str
+        The tokens as they stand in the source.
+    kind : list of str
+        IDENTIFIER, NUMBER, STRING or OPERATOR, for each.
+    start : list of int
+        Offset of each in the source.
+    output : list of str
+        What is written in place of each. Between tokens the source's blanks and comments stay.
+    partner : list of int
+        For each bracket of `()[]{}` the index of the one it belongs to, else -1.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.text: list[str] = []
+        self.kind: list[str] = []
+        self.start: list[int] = []
+        for match in _TOKEN.finditer(source):
+            kind = match.lastgroup
+            if kind == "blank" or kind is None:
+                continue
+            self.text.append(match.group())
+            self.kind.append(STRING if kind == "fence" else kind)
+            self.start.append(match.start())
+        self.output = list(self.text)
+        self.partner = self._pair_brackets()
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def _pair_brackets(self) -> list[int]:
+        partner = [-1] * len(self.text)
+        open_brackets: list[int] = []
+        for index, text in enumerate(self.text):
+            if text in _CLOSING:
+                open_brackets.append(index)
+            elif text in (")", "]", "}"):
+                if not open_brackets or _CLOSING[self.text[open_brackets[-1]]] != text:
+                    raise SourceError(f"'{text}' closes nothing", self.start[index])
+                partner[index] = open_brackets.pop()
+                partner[partner[index]] = index
+        if open_brackets:
+            raise SourceError(f"'{self.text[open_brackets[-1]]}' is never closed", self.start[open_brackets[-1]])
+        return partner
+
+    def close_angle(self, opening: int) -> int:
+        """Index of the `>` that closes the `<` at `opening`."""
+        depth = 0
+        index = opening
+        while index < len(self.text):
+            text = self.text[index]
+            if text in _CLOSING:
+                index = self.partner[index]
+            elif text == "<" and (
+                index == opening or self.kind[index - 1] == IDENTIFIER or self.text[index - 1] == "template"
+            ):
+                depth += 1
+            elif text == ">":
+                depth -= 1
+                if depth == 0:
+                    return index
+            elif text in (";", "}", ")", "]"):
+                break
+            index += 1
+        raise SourceError("'<' is never closed", self.start[opening])
+
+    def open_angle(self, closing: int) -> int:
+        """Index of the `<` that opens the `>` at `closing`."""
+        depth = 0
+        index = closing
+        while index >= 0:
+            text = self.text[index]
+            if text in (")", "]", "}"):
+                index = self.partner[index]
+            elif text == ">":
+                depth += 1
+            elif text == "<":
+                depth -= 1
+                if depth == 0:
+                    return index
+            index -= 1
+        raise SourceError("'>' closes nothing", self.start[closing])
+
+    def try_close_angle(self, opening: int) -> int | None:
+        """As `close_angle`, or None where the `<` compares."""
+        try:
+            return self.close_angle(opening)
+        except SourceError:
+            return None
+
+    def find(self, text: str, start: int) -> int:
+        """Index of the next `text` from `start` on that is in no bracket opened from there on."""
+        index = start
+        while index < len(self.text):
+            if self.text[index] == text:
+                return index
+            if self.text[index] in _CLOSING:
+                index = self.partner[index]
+            index += 1
+        raise SourceError(f"expected '{text}'", self.start[start])
+
+    def erase(self, start: int, stop: int) -> None:
+        """Write nothing in place of the tokens [start, stop)."""
+        self.output[start:stop] = [""] * (stop - start)
+
+    def spelled(self, indices: list[int]) -> str:
+        """The tokens as one line of source, blanks only where they stood or where words would meet."""
+        parts: list[str] = []
+        previous = -1
+        for index in indices:
+            if parts and (
+                self.start[index] > self.start[previous] + len(self.text[previous])
+                or (self.kind[previous] != OPERATOR and self.kind[index] != OPERATOR)
+            ):
+                parts.append(" ")
+            parts.append(self.text[index])
+            previous = index
+        return "".join(parts)
+
+    def line(self, token: int) -> int:
+        """Number of the line, from 1, on which a token starts."""
+        return self.source.count("\n", 0, self.start[token]) + 1
+
+    def rendered(self) -> str:
+        """The text with all replacements."""
+        parts: list[str] = []
+        end = 0
+        for start, text, output in zip(self.start, self.text, self.output):
+            parts.append(self.source[end:start])
+            parts.append(output)
+            end = start + len(text)
+        parts.append(self.source[end:])
+        return "".join(parts)
+
+    def at(self, line: int, column: int) -> int | None:
+        """The token that was replaced by what stands at a place of the rendered text.
+
+        Parameters
+        ----------
+        line : int
+            From 1.
+        column : int
+            From 1, in bytes of UTF-8.
+
+        Returns
+        -------
+        int or None
+            Index of the token; None if none starts at or before that place.
+        """
+        offset = 0
+        places: list[int] = []
+        end = 0
+        rendered: list[str] = []
+        for start, text, output in zip(self.start, self.text, self.output):
+            blank = self.source[end:start]
+            offset += len(blank)
+            places.append(offset)
+            offset += len(output)
+            end = start + len(text)
+            rendered += (blank, output)
+        lines = "".join(rendered).split("\n")
+        if line > len(lines):
+            return None
+        within = len(lines[line - 1].encode()[: column - 1].decode(errors="ignore"))
+        wanted = sum(len(text) + 1 for text in lines[: line - 1]) + within
+        index = bisect_right(places, wanted) - 1
+        return index if index >= 0 else None
