@@ -30,8 +30,8 @@ enum { CHUNK_OBJECTS = 32, QUARANTINE = 32 };
 static object_pool pools[MPS_KIND_COUNT] = {POOL, POOL, POOL, POOL, POOL, POOL, POOL};
 _Static_assert(MPS_KIND_COUNT == 7, "a kind of object has no pool or no name");
 
-static const char *const kind_names[MPS_KIND_COUNT] = {"device", "heap",    "buffer",  "queue",
-                                                       "event",  "library", "pipeline"};
+static const char *const kind_names[MPS_KIND_COUNT] = {"a device", "a heap",    "a buffer",  "a queue",
+                                                       "an event", "a library", "a pipeline"};
 
 _Atomic uint64_t mps_pending_commands;
 
@@ -62,7 +62,7 @@ void *mps_object_new(mps_kind kind, size_t size) {
   pthread_mutex_lock(&pool->lock);
   if (pool->free_count <= QUARANTINE && !pool_grow(pool, size) && pool->first == NULL) {
     pthread_mutex_unlock(&pool->lock);
-    mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a %s object of %zu bytes", kind_names[kind], size);
+    mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for %s, an object of %zu bytes", kind_names[kind], size);
     return NULL;
   }
   free_object *found = pool->first;
@@ -105,7 +105,7 @@ static mps_status invalid_handle(const char *function, mps_kind kind, const char
   va_start(list, format);
   vsnprintf(given, sizeof given, format, list);
   va_end(list);
-  return mps_fail(MPS_STATUS_INVALID_HANDLE, "%s: expected a %s, got %s", function, kind_names[kind], given);
+  return mps_fail(MPS_STATUS_INVALID_HANDLE, "%s: expected %s, got %s", function, kind_names[kind], given);
 }
 
 mps_status mps_object_check(const void *object, mps_kind kind, const char *function) {
@@ -118,7 +118,7 @@ mps_status mps_object_check(const void *object, mps_kind kind, const char *funct
     return MPS_STATUS_OK;
   }
   if (magic - MPS_OBJECT_MAGIC < MPS_KIND_COUNT) {
-    return invalid_handle(function, kind, "a %s", kind_names[magic - MPS_OBJECT_MAGIC]);
+    return invalid_handle(function, kind, "%s", kind_names[magic - MPS_OBJECT_MAGIC]);
   }
   return invalid_handle(function, kind, "%p, which was released or never was a handle", object);
 }
