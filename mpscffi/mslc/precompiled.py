@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .toolchain import Toolchain
 
 INCLUDE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
-_HEADER = os.path.join(INCLUDE_DIR, "mslc", "prelude.h")
+# All of Metal's library, and what a kernel library is made with. The second is the main file, as no source includes it.
+_LIBRARY = "metal_stdlib"
+_MAIN = os.path.join(INCLUDE_DIR, "mslc", "launch.h")
 
 
 class Prelude:
@@ -61,7 +63,8 @@ class Prelude:
     def _build(self, key: str) -> str:
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
             output = os.path.join(directory, "prelude.pch")
-            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _HEADER]
+            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-include", _LIBRARY]
+            command += ["-o", output, _MAIN]
             finished = process.run(command, directory)
             if finished.status:
                 raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")

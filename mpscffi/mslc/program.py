@@ -133,17 +133,24 @@ class Program:
 
     # ---------------------------------------------------------------- check and build
 
-    def check(self) -> None:
+    def check(self, *, instantiate: bool | None = None) -> None:
         """Have clang check the whole source.
+
+        Parameters
+        ----------
+        instantiate : bool, optional
+            Whether to check the bodies of kernel templates for each explicit instantiation; by default if there are few.
 
         Raises
         ------
         CompileError
         """
         instantiations = [entry for entry in self._rewritten.entries.values() if entry.is_instantiation]
+        if instantiate is None:
+            instantiate = len(instantiations) <= _CHECKED_INSTANTIATIONS
         lines = []
         for number, entry in enumerate(instantiations):
-            if len(instantiations) <= _CHECKED_INSTANTIATIONS:
+            if instantiate:
                 lines.append(f"static auto mslc_use_{number} = {entry.expression};\n")
             else:
                 lines.append(f"using mslc_use_{number} = decltype({entry.expression});\n")

@@ -144,6 +144,11 @@ def build(
     return _compiler().build(source, options or Options(), kernel, constants or {})
 
 
+def program(source: str, options: Options | None = None) -> Program:
+    """A source, rewritten but not checked, for tools that want more of it than a kernel library."""
+    return _compiler().program(source, options or Options())
+
+
 def clear_cache() -> None:
     """Remove all that the compiler has kept on disk."""
     _cache("").clear()
@@ -202,8 +207,7 @@ class _Compiler:
     def _check_now(self, key: str, source: str, options: Options) -> Listing:
         from .listing import listing_of
 
-        self._last = None
-        program = self._program("", source, options)
+        program = self.program(source, options)
         program.check()
         listing = listing_of(program.rewritten)
         headers = "".join(f"{_file_digest(path)} {path}\n" for path in program.headers)
@@ -214,15 +218,18 @@ class _Compiler:
 
     def _program(self, key: str, source: str, options: Options) -> Program:
         """The program of a source: the last one, if it is the same."""
-        if key and self._last is not None and self._last[0] == key:
-            return self._last[1]
+        last = self._last
+        if last is None or last[0] != key:
+            last = self._last = key, self.program(source, options)
+        return last[1]
+
+    def program(self, source: str, options: Options) -> Program:
+        """A new program."""
         from .precompiled import Prelude
         from .program import Program
 
         self._check_toolchain()
-        program = Program(source, options, self.toolchain, Prelude(self.toolchain, options, self.cache))
-        self._last = (key, program)
-        return program
+        return Program(source, options, self.toolchain, Prelude(self.toolchain, options, self.cache))
 
     def _check_toolchain(self) -> None:
         if not self.toolchain.needs_version_check:
