@@ -34,7 +34,10 @@ bool host_work_is_small(const host_work *work);
 /* Run it, with the pool's help if that pays. false and `fault` if it failed. */
 bool host_work_run(const host_work *work, host_fault *fault);
 
-/* "dispatch of kernel 'saxpy'; grid 1024 x 1 x 1, group 256 x 1 x 1" */
+/* "grid 1024 x 1 x 1, group 256 x 1 x 1", of a kernel that is not our own. */
+void host_work_describe_size(const host_work *work, char *text, size_t size);
+
+/* The same with its name, "kernel 'saxpy'; grid ...", or "copy of 100 bytes". */
 void host_work_describe(const host_work *work, char *text, size_t size);
 
 typedef enum host_command_kind {

@@ -85,9 +85,8 @@ static void begin_now(host_stream *stream) {
 
 static void run_now(host_stream *stream, const host_work *work) {
   begin_now(stream);
-  char text[512];
   if (!stream->encoding.failed) {
-    stream->encoding.failed = !host_stream_run(stream, work, text, sizeof text);
+    stream->encoding.failed = !host_stream_run(stream, work, stream->encoding_failure);
   }
   stream->encoding.end = host_now();
 }
@@ -107,6 +106,9 @@ static mps_status open_command_buffer(host_stream *stream, host_command_buffer *
       return no_memory("command buffer");
     }
     buffer->record = stream->encoding;
+    if (buffer->record.failed) {
+      memcpy(buffer->failure, stream->encoding_failure, sizeof buffer->failure);
+    }
     buffer->commands_end = &buffer->commands;
     buffer->handlers_end = &buffer->handlers;
     stream->open = buffer;

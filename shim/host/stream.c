@@ -17,39 +17,40 @@ bool host_stream_is_self(const host_stream *stream) {
 
 /* ---- commands ---- */
 
-static void describe_failure(const host_work *work, const host_fault *fault, char *text, size_t size) {
-  char what[256];
-  host_work_describe(work, what, sizeof what);
-  if (work->name) { /* the fault goes behind the name: kernel 'saxpy' failed: ...; grid ... */
-    const unsigned *grid = work->launch.grid;
-    const unsigned *group = work->launch.group;
-    snprintf(text, size, "kernel '%s' failed: %s; grid %u x %u x %u, group %u x %u x %u", work->name, fault->text,
-             grid[0], grid[1], grid[2], group[0], group[1], group[2]);
+static void describe_failure(const host_work *work, const host_fault *fault, char failure[HOST_FAILURE_BYTES]) {
+  char extent[128];
+  if (work->name) {
+    host_work_describe_size(work, extent, sizeof extent);
+    snprintf(failure, HOST_FAILURE_BYTES, "kernel '%.128s' failed: %s; %s", work->name, fault->text, extent);
   } else {
-    snprintf(text, size, "%s failed: %s", what, fault->text);
+    host_work_describe(work, extent, sizeof extent);
+    snprintf(failure, HOST_FAILURE_BYTES, "%s failed: %s", extent, fault->text);
   }
 }
 
-bool host_stream_run(host_stream *stream, const host_work *work, char *text, size_t size) {
-  host_fault fault;
-  if (!host_capture_is_on()) {
-    if (host_work_run(work, &fault)) {
-      return true;
-    }
-    describe_failure(work, &fault, text, size);
-    host_failure_put(stream->failure, text);
-    return false;
-  }
-  char what[256];
-  uint64_t start = host_now();
-  bool ok = host_work_run(work, &fault);
-  uint64_t end = host_now();
-  if (!ok) {
-    describe_failure(work, &fault, text, size);
-    host_failure_put(stream->failure, text);
-  }
+static void fail(host_stream *stream, const host_work *work, const host_fault *fault,
+                 char failure[HOST_FAILURE_BYTES]) {
+  describe_failure(work, fault, failure);
+  host_failure_put(stream->failure, failure);
+}
+
+static void capture(host_stream *stream, const host_work *work, uint64_t start, const char *failure) {
+  char what[HOST_FAILURE_BYTES];
   host_work_describe(work, what, sizeof what);
-  host_capture_command(stream, stream->label, what, start, end, ok ? NULL : fault.text);
+  host_capture_command(stream, stream->label, what, start, host_now(), failure);
+}
+
+bool host_stream_run(host_stream *stream, const host_work *work, char failure[HOST_FAILURE_BYTES]) {
+  bool captured = host_capture_is_on();
+  uint64_t start = captured ? host_now() : 0;
+  host_fault fault;
+  bool ok = host_work_run(work, &fault);
+  if (!ok) {
+    fail(stream, work, &fault, failure);
+  }
+  if (captured) {
+    capture(stream, work, start, ok ? NULL : fault.text);
+  }
   return ok;
 }
 
@@ -58,7 +59,7 @@ static void run_command(host_stream *stream, host_command_buffer *buffer, host_c
   switch (command->kind) {
   case HOST_COMMAND_WORK:
     if (!buffer->record.failed) {
-      buffer->record.failed = !host_stream_run(stream, &command->work, buffer->failure, sizeof buffer->failure);
+      buffer->record.failed = !host_stream_run(stream, &command->work, buffer->failure);
     }
     break;
   case HOST_COMMAND_SIGNAL:

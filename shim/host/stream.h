@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#define HOST_FAILURE_BYTES 512
 #define HOST_REMEMBERED 64 /* command buffers whose times and status a queue keeps */
 
 typedef struct host_handler {
@@ -32,7 +33,7 @@ typedef struct host_command_buffer {
   host_record record;
   host_command *commands, **commands_end;
   host_handler *handlers, **handlers_end;
-  char failure[512]; /* "" or of the command that failed */
+  char failure[HOST_FAILURE_BYTES]; /* "" or of the command that failed */
 } host_command_buffer;
 
 typedef struct host_stream {
@@ -52,7 +53,8 @@ typedef struct host_stream {
   /* The command buffer being encoded. As long as the queue has nothing else to do, small commands run as they are
    * encoded, and it is no more than this record; `open` comes with the first command that cannot. */
   host_record encoding;
-  _Atomic uint64_t encoded; /* commands and handlers in it, also those that have run */
+  char encoding_failure[HOST_FAILURE_BYTES]; /* of a command that failed, if the record says so */
+  _Atomic uint64_t encoded;                  /* commands and handlers in it, also those that have run */
   host_command_buffer *open;
 
   uint64_t serial; /* of the last commit */
@@ -64,8 +66,8 @@ typedef struct host_stream {
 
 void host_stream_drop(host_stream *stream);
 
-/* Run work on the calling thread's account: false, with `text` describing what failed, if it did. */
-bool host_stream_run(host_stream *stream, const host_work *work, char *text, size_t size);
+/* Run work from the calling thread; if it fails, write why to `failure` and leave it for the next wait. */
+bool host_stream_run(host_stream *stream, const host_work *work, char failure[HOST_FAILURE_BYTES]);
 
 /* Start the stream's worker if it has none: 0 or an errno. The lock is held. */
 int host_stream_start(host_stream *stream);

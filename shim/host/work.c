@@ -193,12 +193,18 @@ bool host_work_run(const host_work *work, host_fault *fault) {
   return host_pool_run(work->kernel, &work->launch, work->groups, chunk_of(work), fault);
 }
 
+void host_work_describe_size(const host_work *work, char *text, size_t size) {
+  const unsigned *grid = work->launch.grid;
+  const unsigned *group = work->launch.group;
+  snprintf(text, size, "grid %u x %u x %u, group %u x %u x %u", grid[0], grid[1], grid[2], group[0], group[1],
+           group[2]);
+}
+
 void host_work_describe(const host_work *work, char *text, size_t size) {
   if (work->name) {
-    const unsigned *grid = work->launch.grid;
-    const unsigned *group = work->launch.group;
-    snprintf(text, size, "kernel '%s'; grid %u x %u x %u, group %u x %u x %u", work->name, grid[0], grid[1], grid[2],
-             group[0], group[1], group[2]);
+    char extent[128];
+    host_work_describe_size(work, extent, sizeof extent);
+    snprintf(text, size, "kernel '%.128s'; %s", work->name, extent);
   } else {
     snprintf(text, size, "%s of %" PRIu64 " bytes", work->kernel->name, work->threads);
   }
