@@ -1,0 +1,107 @@
+"""Apple's Metal compute stack from Python: devices, streams, memory, events and Metal kernels.
+
+Names follow ``torch.mps``. What needs NumPy is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mpscffi import errors
+from mpscffi._ffi import ffi as _ffi_module
+from mpscffi._ffi import lib as _lib
+from mpscffi._paths import include_dir as get_include
+from mpscffi._paths import library_path as get_library
+from mpscffi.allocator import (
+    current_allocated_memory,
+    driver_allocated_memory,
+    empty_cache,
+    recommended_max_memory,
+    set_per_process_memory_fraction,
+)
+from mpscffi.device import (
+    Device,
+    current_device,
+    device_count,
+    devices,
+    get_core_count,
+    get_name,
+    is_available,
+    set_device,
+    why_unavailable,
+)
+from mpscffi.errors import Error
+from mpscffi.event import Event
+from mpscffi.stream import Stream, current_stream, default_stream, set_stream, stream, synchronize
+
+if TYPE_CHECKING:
+    from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
+    from mpscffi.diagnostics import build_config, diagnostics
+    from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
+
+__version__: str = _ffi_module.string(_lib.mps_version()).decode()
+
+__all__ = [
+    "Array",
+    "Device",
+    "Error",
+    "Event",
+    "Kernel",
+    "ShaderLibrary",
+    "Stream",
+    "asarray",
+    "build_config",
+    "compile_shader",
+    "current_allocated_memory",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device_count",
+    "devices",
+    "diagnostics",
+    "driver_allocated_memory",
+    "empty",
+    "empty_cache",
+    "errors",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "get_core_count",
+    "get_include",
+    "get_library",
+    "get_name",
+    "is_available",
+    "load_metallib",
+    "ones",
+    "recommended_max_memory",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_stream",
+    "stream",
+    "synchronize",
+    "why_unavailable",
+    "zeros",
+]
+
+#: Where names are that are imported at first use.
+_LAZY = {
+    **dict.fromkeys(
+        ("Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"), "mpscffi.array"
+    ),
+    **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
+    **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.diagnostics"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'mpscffi' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,141 @@
+"""Python functions that the C library calls, on threads of its own.
+
+C keeps an integer token, never a pointer to a Python object: a call that comes late finds nothing and does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpscffi._ffi import ffi
+
+if TYPE_CHECKING:
+    from mpscffi.stream import Stream
+
+__all__ = ["CommandInfo", "discard", "keep", "register", "running_stream"]
+
+#: How long the interpreter's exit waits for callbacks that are still to come.
+EXIT_SECONDS = 1.0
+
+_tokens = itertools.count(1)
+_pending: dict[int, tuple[Stream, Callable[..., object]]] = {}
+_kept: dict[int, object] = {}
+
+
+class _Running(threading.local):
+    stream: Stream | None = None
+
+
+_running = _Running()
+
+
+class CommandInfo(NamedTuple):
+    """What became of a command buffer: the work between two commits of a stream.
+
+    Attributes
+    ----------
+    serial : int
+        1 for a stream's first command buffer, then counting up.
+    start, end : int
+        When the device began and finished it, in nanoseconds of its clock; 0 before.
+    failed : bool
+        Whether one of its commands failed.
+    scheduled : bool
+        Whether the device has taken it.
+    message : str
+        What failed; known to handlers only.
+    """
+
+    serial: int
+    start: int
+    end: int
+    failed: bool
+    scheduled: bool
+    message: str
+
+    @classmethod
+    def from_c(cls, info: Any) -> CommandInfo:
+        """Read a ``mps_command_info``."""
+        message = ffi.string(info.message).decode("utf-8", "replace") if info.message else ""
+        return cls(info.serial, info.start, info.end, info.status != 0, bool(info.scheduled), message)
+
+
+def running_stream() -> Stream | None:
+    """Return the stream whose callback runs on this thread, if one does."""
+    return _running.stream
+
+
+def register(stream: Stream, function: Callable[..., object]) -> Any:
+    """Return the user pointer by which C will ask for `function`, once."""
+    token = next(_tokens)
+    _pending[token] = (stream, function)
+    return ffi.cast("void *", token)
+
+
+def keep(owner: object) -> Any:
+    """Keep an object alive until C releases the memory that it owns; return C's user pointer for it."""
+    token = next(_tokens)
+    _kept[token] = owner
+    return ffi.cast("void *", token)
+
+
+def discard(user: Any) -> None:
+    """Forget a user pointer that C has not taken."""
+    token = int(ffi.cast("uintptr_t", user))
+    _pending.pop(token, None)
+    _kept.pop(token, None)
+
+
+def _call(user: Any, *arguments: object) -> None:
+    entry = _pending.pop(int(ffi.cast("uintptr_t", user)), None)
+    if entry is None:
+        return
+    stream, function = entry
+    _running.stream = stream
+    try:
+        function(*arguments)
+    except BaseException as error:  # the stream's next wait raises it
+        stream._callback_errors.append(error)
+    finally:
+        _running.stream = None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
+def mpscffi_callback(user: Any) -> None:
+    """Run a host callback."""
+    _call(user)
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
+def mpscffi_handler(user: Any, info: Any) -> None:
+    """Run a scheduled or completed handler."""
+    _call(user, CommandInfo.from_c(info))
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
+def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
+    """Let go of host memory that a buffer lay over."""
+    del pointer, length
+    _kept.pop(int(ffi.cast("uintptr_t", user)), None)
+
+
+def _drain() -> None:
+    deadline = time.monotonic() + EXIT_SECONDS
+    while _pending and time.monotonic() < deadline:
+        time.sleep(0.002)
+    # What comes later finds nothing to call.
+    _pending.clear()
+
+
+def _after_fork_in_child() -> None:
+    _pending.clear()
+
+
+atexit.register(_drain)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,151 @@
+"""Events: points in a stream's work that other streams and the CPU can wait for, with device times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpscffi._ffi import check, ffi, lib
+from mpscffi._handle import Handle, ProcessBound
+from mpscffi.device import current_device
+from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
+from mpscffi.stream import Stream, current_stream, wait_in_slices
+
+__all__ = ["Event"]
+
+_signal = lib.mps_queue_signal
+_commit = lib.mps_queue_commit
+_get_info = lib.mps_event_get_info
+_NULL = ffi.NULL
+_INFO_SIZE = ffi.sizeof("mps_event_info")
+
+
+class Event(ProcessBound):
+    """A point in a stream's work.
+
+    It can be recorded again and again; waits, queries and times then mean the last record.
+
+    Parameters
+    ----------
+    enable_timing : bool
+        Whether :meth:`elapsed_time` may be asked.
+    """
+
+    __slots__ = ("_handle", "_info", "_pointer", "_value", "device", "enable_timing")
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        if not isinstance(enable_timing, bool):
+            raise ArgumentTypeError(f"Event: got enable_timing={enable_timing!r}, expected True or False")
+        self.enable_timing = enable_timing
+        self.device = current_device()
+        out = ffi.new("mps_event **")
+        check(lib.mps_event_create(self.device._pointer, out))
+        self._handle = Handle(out[0], lib.mps_event_release)
+        self._pointer = out[0]
+        self._info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
+        self._value = 0
+
+    def __repr__(self) -> str:
+        state = "not recorded" if not self._value else "complete" if self.query() else "pending"
+        return f"<mpscffi.Event {state}>"
+
+    @property
+    def handle(self) -> Any:
+        """The ``mps_event *`` of the C library, borrowed, for other bindings of it."""
+        return self._pointer
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the event behind all work that a stream has been given so far, and commit that work.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            This thread's current stream by default.
+        """
+        pointer = _pointer_of(stream, "record")
+        self._value = value = self._value + 1
+        status = _signal(pointer, self._pointer, value) or _commit(pointer, _NULL)
+        if status:
+            check(status)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make later work of a stream wait for the event; the caller goes on. Nothing if it was never recorded.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            This thread's current stream by default.
+        """
+        pointer = _pointer_of(stream, "wait")
+        if self._value:
+            check(lib.mps_queue_wait_event(pointer, self._pointer, self._value))
+            check(_commit(pointer, _NULL))
+
+    def query(self) -> bool:
+        """Return whether the event is recorded and its work complete. Never blocks, reports no failure."""
+        info = self._info
+        status = _get_info(self._pointer, info)
+        if status:
+            check(status)
+        return 0 < self._value <= info.value  # type: ignore[no-any-return]
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until the event's work is complete. Returns at once if it was never recorded.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which to give up.
+
+        Raises
+        ------
+        ExecutionError
+            If that work failed and no wait has said so yet.
+        TimeoutError
+            If the work is not complete in time; it goes on.
+        """
+        value = self._value
+        if value:
+            wait = lib.mps_event_wait
+            check(
+                wait_in_slices(lambda event, slice_: wait(event, value, slice_), self._pointer, timeout, "synchronize")
+            )
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds of device time from this event to a later one. Waits for both.
+
+        Parameters
+        ----------
+        end_event : Event
+            Like this one, recorded and made with ``enable_timing=True``.
+        """
+        if not isinstance(end_event, Event):
+            raise ArgumentTypeError(f"elapsed_time: got {type(end_event).__name__}, expected an Event")
+        for name, event in (("start", self), ("end", end_event)):
+            if not event.enable_timing:
+                raise StateError(f"elapsed_time: the {name} event was made without enable_timing=True")
+            if not event._value:
+                raise StateError(f"elapsed_time: the {name} event was never recorded")
+        self.synchronize()
+        end_event.synchronize()
+        elapsed = end_event._time() - self._time()
+        if elapsed < 0:
+            raise InvalidArgumentError(
+                f"elapsed_time: the end event was recorded {-elapsed / 1e6} ms before the start event, expected "
+                "after it"
+            )
+        return elapsed / 1e6
+
+    def _time(self) -> int:
+        # A struct of its own, since another thread may use the shared one at the same time.
+        info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
+        check(_get_info(self._pointer, info))
+        time: int = info.time
+        return time
+
+
+def _pointer_of(stream: Stream | None, function: str) -> Any:
+    if stream is None:
+        stream = current_stream()
+    elif not isinstance(stream, Stream):
+        raise ArgumentTypeError(f"{function}: got {type(stream).__name__}, expected a Stream or None")
+    return stream._pointer

@@ -1,0 +1,618 @@
+"""Metal kernels: compiled from source or loaded, and called like functions."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mpscffi import _compiler
+from mpscffi._ffi import check, ffi, lib
+from mpscffi._handle import Handle, ProcessBound
+from mpscffi.arguments import Slot
+from mpscffi.array import Array
+from mpscffi.config import settings
+from mpscffi.device import Device, current_device
+from mpscffi.errors import (
+    ArgumentTypeError,
+    FileNotFoundError,
+    InvalidArgumentError,
+    KernelNotFoundError,
+    NotFoundError,
+)
+from mpscffi.scalars import SCALARS, data_type_name
+from mpscffi.stream import _thread, default_stream
+
+__all__ = ["Argument", "Kernel", "ShaderLibrary", "compile_shader", "load_metallib"]
+
+_MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast": lib.MPS_MATH_FAST}
+_dispatch = lib.mps_queue_dispatch
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of a kernel that a call gives.
+
+    Attributes
+    ----------
+    name : str
+        As the kernel calls it; empty if unknown.
+    kind : str
+        "buffer" or "threadgroup".
+    index : int
+        Its slot.
+    access : str
+        "read" or "read_write".
+    type_name : str
+        What it points to, as the source spells it; empty if unknown.
+    data_type : str
+        The same if it is a scalar or vector, as "float4"; else empty.
+    data_size, data_align : int
+        Bytes of one element; 0 if unknown.
+    is_reference : bool
+        Whether exactly one element is read (``constant T&``).
+    """
+
+    name: str
+    kind: str
+    index: int
+    access: str
+    type_name: str
+    data_type: str
+    data_size: int
+    data_align: int
+    is_reference: bool
+
+
+class _Frame:
+    """A filled-in dispatch, kept for the next call. One call uses it at a time."""
+
+    __slots__ = ("arguments", "count", "dispatch", "group", "lengths", "slots", "threads")
+
+    def __init__(self, pipeline: Any, kernel: str, buffers: Sequence[Argument], codes: Sequence[int]) -> None:
+        threadgroups = lib.MPS_ARGUMENT_THREADGROUP
+        self.count = len(buffers)
+        self.arguments = ffi.new("mps_argument[]", self.count + _MAX_THREADGROUP_SLOTS)
+        for i in range(_MAX_THREADGROUP_SLOTS):
+            self.arguments[self.count + i].kind = threadgroups
+        self.slots = [Slot(self.arguments[i], kernel, a, codes[i]) for i, a in enumerate(buffers)]
+        self.dispatch = ffi.new(
+            "mps_dispatch *",
+            {
+                "struct_size": ffi.sizeof("mps_dispatch"),
+                "pipeline": pipeline,
+                "arguments": self.arguments,
+                "argument_count": self.count,
+            },
+        )
+        # What the struct holds now, so that equal values are not written again.
+        self.threads: int | tuple[int, ...] = 0
+        self.group: int | tuple[int, ...] | None = None
+        self.lengths: tuple[tuple[int, int], ...] = ()
+
+    def set_threads(self, threads: Any) -> None:
+        sizes = _dimensions(threads, "threads", 0)
+        grid = self.dispatch.grid
+        grid[0], grid[1], grid[2] = (*sizes, 1, 1)[:3]
+        self.threads = threads if type(threads) is int else sizes
+
+    def set_group(self, group: Any) -> None:
+        sizes = (0, 0, 0) if group is None else (*_dimensions(group, "group_size", 1), 1, 1)[:3]
+        target = self.dispatch.group
+        target[0], target[1], target[2] = sizes
+        self.group = group if group is None or type(group) is int else _dimensions(group, "group_size", 1)
+
+    def set_threadgroup_memory(self, lengths: tuple[tuple[int, int], ...]) -> None:
+        if len(lengths) > _MAX_THREADGROUP_SLOTS:
+            raise InvalidArgumentError(
+                f"threadgroup_memory: got {len(lengths)} lengths, expected at most {_MAX_THREADGROUP_SLOTS}"
+            )
+        for i, (index, length) in enumerate(lengths):
+            argument = self.arguments[self.count + i]
+            argument.index = index
+            argument.length = length
+        self.dispatch.argument_count = self.count + len(lengths)
+        self.lengths = lengths
+
+
+_MAX_THREADGROUP_SLOTS = 31
+
+
+def _dimensions(value: Any, name: str, least: int) -> tuple[int, ...]:
+    """Read a size in one to three dimensions."""
+    try:
+        sizes = (operator.index(value),) if hasattr(value, "__index__") else tuple(map(operator.index, value))
+    except TypeError:
+        raise ArgumentTypeError(f"{name}: got {value!r}, expected an integer or a sequence of one to three") from None
+    if not 1 <= len(sizes) <= 3:
+        raise InvalidArgumentError(f"{name}: got {len(sizes)} dimensions, expected one to three")
+    for size in sizes:
+        if not least <= size < 1 << 64:
+            raise InvalidArgumentError(f"{name}: got {value!r}, expected {least} or more in each dimension")
+    return sizes
+
+
+class Kernel(ProcessBound):
+    """A kernel of a :class:`ShaderLibrary`, to be called with its buffer arguments in the order of their slots.
+
+    It is made ready at the first call or question; that may compile.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_codes",
+        "_constants",
+        "_device",
+        "_frames",
+        "_gaps",
+        "_info",
+        "_library",
+        "_pipeline",
+        "name",
+    )
+
+    def __init__(self, library: Handle, device: Device, name: str, constants: Mapping[Any, Any]) -> None:
+        self._library = library
+        self._device = device
+        self._constants = dict(constants)
+        self.name = name
+        self._pipeline: Handle | None = None
+        self._frames: list[_Frame] = []
+        self._buffers: list[Argument] = []
+        self._codes: list[int] = []
+        #: Numbers below the highest slot that are no slot of this kernel.
+        self._gaps: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        constants = f" {self._constants}" if self._constants else ""
+        return f"<mpscffi.Kernel {self.name!r}{constants}>"
+
+    # ---- what it is
+
+    @property
+    def max_threads_per_threadgroup(self) -> int:
+        """The most threads that a group of this kernel can have."""
+        return int(self._ready_info().max_total_threads_per_threadgroup)
+
+    @property
+    def thread_execution_width(self) -> int:
+        """Threads of a SIMD-group."""
+        return int(self._ready_info().thread_execution_width)
+
+    @property
+    def static_thread_group_memory_length(self) -> int:
+        """Bytes of threadgroup memory that the kernel declares."""
+        return int(self._ready_info().static_threadgroup_memory)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The parameters that a call gives, in the kernel's order."""
+        return tuple(argument for argument, _ in self._reflect(self._ready_info().argument_count))
+
+    @property
+    def handle(self) -> Any:
+        """The ``mps_pipeline *`` of the C library, borrowed, for other bindings of it."""
+        return (self._pipeline or self._build()).pointer
+
+    def specialize(self, constants: Mapping[str | int, Any]) -> Kernel:
+        """Return the kernel with values for its function constants.
+
+        Parameters
+        ----------
+        constants : Mapping
+            Values by name or by index. A vector's is a sequence.
+        """
+        return Kernel(self._library, self._device, self.name, {**self._constants, **constants})
+
+    def _ready_info(self) -> Any:
+        if self._pipeline is None:
+            self._build()
+        return self._info
+
+    def _build(self) -> Handle:
+        values, keep = _constant_values(self._library.pointer, self._constants)
+        name = ffi.new("char[]", self.name.encode())
+        desc = ffi.new(
+            "mps_pipeline_desc *",
+            {
+                "struct_size": ffi.sizeof("mps_pipeline_desc"),
+                "kernel": name,
+                "constants": values,
+                "constant_count": len(keep),
+            },
+        )
+        out = ffi.new("mps_pipeline **")
+        status = lib.mps_pipeline_create(self._library.pointer, desc, out)
+        if status:
+            _compiler.raise_interrupt()
+            check(status)
+        pipeline = Handle(out[0], lib.mps_pipeline_release)
+        self._info = ffi.new("mps_pipeline_info *", {"struct_size": ffi.sizeof("mps_pipeline_info")})
+        check(lib.mps_pipeline_get_info(pipeline.pointer, self._info))
+        reflected = sorted(
+            (pair for pair in self._reflect(self._info.argument_count, pipeline) if pair[0].kind == "buffer"),
+            key=lambda pair: pair[0].index,
+        )
+        self._buffers = [argument for argument, _ in reflected]
+        self._codes = [code for _, code in reflected]
+        slots = {argument.index for argument in self._buffers}
+        self._gaps = tuple(i for i in range(max(slots, default=0)) if i not in slots)
+        self._pipeline = pipeline
+        return pipeline
+
+    def _reflect(self, count: int, pipeline: Handle | None = None) -> list[tuple[Argument, int]]:
+        """Return each argument and its ``data_type`` as a number."""
+        pointer = (pipeline or self._pipeline or self._build()).pointer
+        info = ffi.new("mps_argument_info *", {"struct_size": ffi.sizeof("mps_argument_info")})
+        reflected = []
+        for i in range(count):
+            check(lib.mps_pipeline_argument(pointer, i, info))
+            argument = Argument(
+                ffi.string(info.name).decode("utf-8", "replace"),
+                "buffer" if info.kind == lib.MPS_ARGUMENT_BUFFER else "threadgroup",
+                info.index,
+                "read_write" if info.access == lib.MPS_ACCESS_READ_WRITE else "read",
+                ffi.string(info.type_name).decode("utf-8", "replace"),
+                data_type_name(info.data_type),
+                info.data_size,
+                info.data_align,
+                bool(info.is_reference),
+            )
+            reflected.append((argument, info.data_type))
+        return reflected
+
+    # ---- running it
+
+    def __call__(
+        self,
+        *args: Any,
+        threads: int | Sequence[int] | None = None,
+        group_size: int | Sequence[int] | None = None,
+        arg_casts: str | Mapping[int, str] | None = None,
+        threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None,
+    ) -> None:
+        """Queue one run of the kernel on the current stream.
+
+        Parameters
+        ----------
+        *args : Array, number, bytes, or list of arrays or of numbers
+            One for each buffer slot, from slot 0 on; None where the kernel has no such slot. Numbers, NumPy's scalars
+            and arrays without axes are converted to the type that the kernel declares. A list of arrays becomes a
+            table of their addresses.
+        threads : int or sequence of one to three int, optional
+            Threads along x, y and z; by default one for each element of the first array argument.
+        group_size : int or sequence of int, optional
+            Threads of a threadgroup, in as many dimensions as `threads`; by default the library chooses.
+        arg_casts : str or Mapping, optional
+            Convert numbers as C does to "fp16", "bf16", "int32", "int16", "int8" or "uint8": all of them, or those with
+            the given argument numbers.
+        threadgroup_memory : int, sequence of int or Mapping, optional
+            Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot.
+        """
+        pipeline = self._pipeline or self._build()
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = _Frame(pipeline.pointer, self.name, self._buffers, self._codes)
+        try:
+            if self._gaps:
+                args = self._without_gaps(args)
+            if len(args) != frame.count:
+                self._refuse_count(len(args))
+            stream = _thread.stream or self._device._default_stream or default_stream(self._device)
+            if arg_casts is not None:
+                self._put_cast(frame, args, arg_casts)
+            for argument, slot in zip(args, frame.slots):  # noqa: B905, of equal length; strict=True costs 10 %
+                if type(argument) is Array:
+                    block = argument._block
+                    if block is not slot.block:
+                        slot.bind(block)
+                    if argument._offset != slot.offset:
+                        slot.set_offset(argument._offset)
+                    if not argument._plain or slot.needs:
+                        slot.examine(argument)
+                    if block.stream is not stream:
+                        stream._adopt(block)
+                else:
+                    slot.put(argument, stream)
+            if threads is None:
+                threads = _default_threads(args, self.name)
+            if threads != frame.threads:
+                frame.set_threads(threads)
+            if group_size != frame.group:
+                frame.set_group(group_size)
+            if group_size is not None:
+                _check_same_dimensions(threads, group_size)
+            if threadgroup_memory is not None or frame.lengths:
+                frame.set_threadgroup_memory(_lengths(threadgroup_memory))
+            status = _dispatch(stream._pointer, frame.dispatch)
+            if status:
+                check(status)
+        finally:
+            self._frames.append(frame)
+
+    def _put_cast(self, frame: _Frame, args: tuple[Any, ...], casts: str | Mapping[int, str]) -> None:
+        if isinstance(casts, str):
+            wanted = {i: casts for i, argument in enumerate(args) if not isinstance(argument, Array)}
+        elif isinstance(casts, Mapping):
+            wanted = dict(casts)
+        else:
+            raise ArgumentTypeError(
+                f"arg_casts: got {type(casts).__name__}, expected the name of a cast or a dict of argument "
+                "numbers to names"
+            )
+        for i, name in wanted.items():
+            if not isinstance(i, int) or not 0 <= i < len(args):
+                raise InvalidArgumentError(f"arg_casts: got argument number {i!r}, expected 0 to {len(args) - 1}")
+            frame.slots[i].cast_next(name)
+
+    def _without_gaps(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        for i in self._gaps:
+            if i < len(args) and args[i] is not None:
+                raise InvalidArgumentError(
+                    f"kernel {self.name!r}: argument {i} is for buffer slot {i}, which the kernel does not have: "
+                    f"expected None; it has {self._signature()}"
+                )
+        return tuple(argument for i, argument in enumerate(args) if i not in self._gaps)
+
+    def _refuse_count(self, given: int) -> NoReturn:
+        raise InvalidArgumentError(
+            f"kernel {self.name!r}: got {given} buffer arguments, expected {len(self._buffers)}: {self._signature()}"
+        )
+
+    def _signature(self) -> str:
+        return ", ".join(f"{a.index} {a.name}".strip() for a in self._buffers) or "none"
+
+
+def _default_threads(args: tuple[Any, ...], kernel: str) -> int:
+    for argument in args:
+        if type(argument) is Array:
+            return int(argument.size)
+        if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
+            return 1
+    raise InvalidArgumentError(f"kernel {kernel!r}: no argument is an array, so `threads` must be given")
+
+
+def _check_same_dimensions(threads: Any, group: Any) -> None:
+    if type(threads) is int and type(group) is int:
+        return
+    dimensions = [1 if hasattr(size, "__index__") else len(size) for size in (threads, group)]
+    if dimensions[0] != dimensions[1]:
+        raise InvalidArgumentError(
+            f"group_size: got {group!r} of {dimensions[1]} dimensions, expected {dimensions[0]} as `threads` has"
+        )
+
+
+def _lengths(memory: int | Sequence[int] | Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
+    if memory is None:
+        return ()
+    if isinstance(memory, Mapping):
+        pairs: Any = memory.items()
+    elif hasattr(memory, "__index__"):
+        pairs = ((0, memory),)
+    else:
+        pairs = enumerate(memory)
+    try:
+        lengths = tuple((operator.index(index), operator.index(length)) for index, length in pairs)
+    except TypeError:
+        raise ArgumentTypeError(f"threadgroup_memory: got {memory!r}, expected bytes as integers") from None
+    for index, length in lengths:
+        if index < 0 or length < 0:
+            raise InvalidArgumentError(f"threadgroup_memory: got {memory!r}, expected nothing below 0")
+    return lengths
+
+
+# ---- libraries
+
+
+def _constants_of(library: Any) -> list[tuple[str, int, int]]:
+    """Return name, index and data type of each function constant."""
+    out = ffi.new("uint32_t *")
+    check(lib.mps_library_constant_count(library, out))
+    info = ffi.new("mps_constant_info *", {"struct_size": ffi.sizeof("mps_constant_info")})
+    constants = []
+    for i in range(out[0]):
+        check(lib.mps_library_constant(library, i, info))
+        name = ffi.string(info.name).decode("utf-8", "replace")
+        constants.append((name, info.index, info.data_type))
+    return constants
+
+
+def _constant_values(library: Any, given: Mapping[Any, Any]) -> tuple[Any, list[Any]]:
+    """Return C's array of constant values, and what must be kept while it is used, one for each value."""
+    if not given:
+        return ffi.NULL, []
+    known = _constants_of(library)
+    by_key: dict[Any, tuple[str, int, int]] = {constant[1]: constant for constant in known}
+    by_key |= {constant[0]: constant for constant in known}
+    values = ffi.new("mps_constant_value[]", len(given))
+    keep = []
+    for target, (key, value) in zip(values, given.items(), strict=True):
+        if key not in by_key:
+            names = ", ".join(f"{name} ({index})" for name, index, _ in known) or "none"
+            raise NotFoundError(f"there is no function constant {key!r}; the library's are: {names}")
+        name, index, data_type = by_key[key]
+        try:
+            data = ffi.new("char[]", _constant_bytes(value, data_type))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"function constant {name!r}: {error}") from None
+        keep.append(data)
+        target.name = ffi.NULL
+        target.index = index
+        target.data_type = data_type
+        target.value = data
+    return values, keep
+
+
+def _constant_bytes(value: Any, data_type: int) -> bytes:
+    scalar = SCALARS[data_type & 0xFF]
+    lanes = data_type >> 8
+    parts = list(value) if lanes > 1 and isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if len(parts) != max(lanes, 1):
+        raise InvalidArgumentError(f"got {value!r}, expected {lanes} numbers")
+    for part in parts:
+        if isinstance(part, (str, bytes)) or not hasattr(part, "__float__"):
+            raise InvalidArgumentError(f"got {part!r}, expected a number")
+    data = b"".join(scalar.pack(part.item() if hasattr(part, "item") else part) for part in parts)
+    return data + bytes(scalar.size if lanes == 3 else 0)
+
+
+class ShaderLibrary(ProcessBound):
+    """Metal kernels, each an attribute; ``library["name"]`` finds those whose names are no Python identifiers.
+
+    ``dir(library)`` and iteration give the kernels' names, and nothing else is an attribute, so that any name is free.
+    """
+
+    __slots__ = ("__device", "__handle", "__kernels", "__names")
+
+    def __init__(self, pointer: Any, device: Device) -> None:
+        self.__handle = Handle(pointer, lib.mps_library_release)
+        self.__device = device
+        self.__kernels: dict[str, Kernel] = {}
+        out = ffi.new("uint32_t *")
+        check(lib.mps_library_kernel_count(pointer, out))
+        text = ffi.new("char const **")
+        names = []
+        for i in range(out[0]):
+            check(lib.mps_library_kernel_name(pointer, i, text))
+            names.append(ffi.string(text[0]).decode("utf-8", "replace"))
+        self.__names = names
+
+    def __getitem__(self, name: str) -> Kernel:
+        kernel = self.__kernels.get(name)
+        if kernel is None:
+            if name not in self.__names:
+                raise KernelNotFoundError(
+                    f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}"
+                )
+            kernel = self.__kernels.setdefault(name, Kernel(self.__handle, self.__device, name, {}))
+        return kernel
+
+    def __getattr__(self, name: str) -> Kernel:
+        return self[name]
+
+    def __dir__(self) -> list[str]:
+        return list(self.__names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__names)
+
+    def __len__(self) -> int:
+        return len(self.__names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__names
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.__names[:8]) + " ..." * (len(self.__names) > 8)
+        return f"<mpscffi.ShaderLibrary of {len(self.__names)} kernels: {names}>"
+
+
+def compile_shader(
+    source: str,
+    *,
+    math_mode: str | None = None,
+    defines: Sequence[str] | Mapping[str, Any] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    language_version: tuple[int, int] | None = None,
+    validate: bool = False,
+) -> ShaderLibrary:
+    """Compile Metal source.
+
+    Parameters
+    ----------
+    source : str
+        Metal Shading Language.
+    math_mode : str, optional
+        "safe" keeps NaN, infinities and signed zeros; "relaxed" reorders; "fast" also forgets about them. By default
+        safe, or fast if ``PYTORCH_MPS_FAST_MATH`` says so.
+    defines : sequence or Mapping, optional
+        Macros as "NAME" or "NAME=VALUE", or values by name.
+    include_dirs : sequence of path, optional
+        Where ``#include "..."`` is looked up; host device only.
+    language_version : tuple of int, optional
+        As (3, 2); the newest by default.
+    validate : bool
+        Host device only: check the kernels' memory accesses as they run.
+
+    Returns
+    -------
+    ShaderLibrary
+        Its kernels.
+
+    Raises
+    ------
+    CompileError
+        With the compiler's log, which names ``program_source:line:column``.
+    """
+    if not isinstance(source, str):
+        raise ArgumentTypeError(f"compile_shader: got a source of type {type(source).__name__}, expected str")
+    if math_mode is None:
+        math_mode = "fast" if settings().fast_math else "safe"
+    if math_mode not in _MATH_MODES:
+        raise InvalidArgumentError(f"compile_shader: got math_mode={math_mode!r}, expected {', '.join(_MATH_MODES)}")
+    version = language_version or settings().metal_version
+    if isinstance(defines, Mapping):
+        defines = [name if value is None else f"{name}={value}" for name, value in defines.items()]
+    elif isinstance(defines, str):
+        raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
+    device = current_device()
+    if device.backend == "host":
+        _compiler.install()
+    macros = [ffi.new("char[]", define.encode()) for define in defines]
+    paths = [ffi.new("char[]", os.fsencode(path)) for path in include_dirs]
+    macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
+    options = ffi.new(
+        "mps_compile_options *",
+        {
+            "struct_size": ffi.sizeof("mps_compile_options"),
+            "language_version": version[0] << 16 | version[1] if version else 0,
+            "math_mode": _MATH_MODES[math_mode],
+            "flags": lib.MPS_COMPILE_VALIDATE if validate else 0,
+            "define_count": len(macros),
+            "defines": ffi.cast("char const * const *", macro_array),
+            "include_dirs": ffi.cast("char const * const *", path_array),
+            "include_dir_count": len(paths),
+        },
+    )
+    text = source.encode("utf-8", "surrogatepass")
+    out = ffi.new("mps_library **")
+    status = lib.mps_library_create_from_source(device._pointer, text, len(text), options, out)
+    if status:
+        _compiler.raise_interrupt()
+        check(status)
+    return ShaderLibrary(out[0], device)
+
+
+def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderLibrary:
+    """Load compiled kernels: a ``.metallib``, or on the host device a kernel library that ``mpscffi-mslc`` made.
+
+    Parameters
+    ----------
+    source : bytes, bytearray, str or PathLike
+        The contents, or the path of the file.
+
+    Returns
+    -------
+    ShaderLibrary
+        Its kernels.
+    """
+    device = None
+    out = ffi.new("mps_library **")
+    if isinstance(source, (bytes, bytearray)):
+        device = current_device()
+        check(lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out))
+    elif isinstance(source, (str, os.PathLike)):
+        device = current_device()
+        status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
+        try:
+            check(status)
+        except NotFoundError as error:
+            raise FileNotFoundError(str(error)) from None
+    else:
+        raise ArgumentTypeError(
+            f"load_metallib: got {type(source).__name__}, expected the contents as bytes or the path as str or PathLike"
+        )
+    return ShaderLibrary(out[0], device)

@@ -1,0 +1,383 @@
+"""Streams: each runs its work in order, side by side with the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mpscffi._callbacks import CommandInfo, discard, register, running_stream
+from mpscffi._ffi import check, ffi, lib
+from mpscffi._handle import Handle, ProcessBound
+from mpscffi.device import Device, current_device
+from mpscffi.errors import ArgumentTypeError, ExecutionError, InvalidArgumentError, StateError
+
+if TYPE_CHECKING:
+    from mpscffi.allocator import Block
+    from mpscffi.event import Event
+
+__all__ = [
+    "CommandInfo",
+    "Stream",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+#: Waits come back this often, in nanoseconds, so that Ctrl-C is heard.
+WAIT_SLICE = 50_000_000
+
+_OK = lib.MPS_STATUS_OK
+_TIMEOUT = lib.MPS_STATUS_TIMEOUT
+_queue_wait = lib.mps_queue_wait
+
+
+def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float | None, function: str) -> int:
+    """Wait by short waits, between which Python handles signals.
+
+    Parameters
+    ----------
+    wait : callable
+        Takes the pointer and nanoseconds; returns an ``mps_status``.
+    pointer : cdata
+        What to wait for.
+    timeout : float or None
+        Seconds; None to wait as long as it takes.
+    function : str
+        The public function, for error texts.
+
+    Returns
+    -------
+    int
+        The last status.
+    """
+    if timeout is None:
+        while (status := wait(pointer, WAIT_SLICE)) == _TIMEOUT:
+            pass
+        return status
+    if not isinstance(timeout, (int, float)):
+        raise ArgumentTypeError(f"{function}: got a timeout of type {type(timeout).__name__}, expected seconds or None")
+    if math.isnan(timeout) or timeout < 0:
+        raise InvalidArgumentError(f"{function}: got timeout={timeout}, expected seconds, 0 or more, or None")
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        last = left <= WAIT_SLICE / 1e9
+        status = wait(pointer, max(0, int(left * 1e9)) if last else WAIT_SLICE)
+        if status != _TIMEOUT or last:
+            return status
+
+
+class Stream(ProcessBound):
+    """An ordered queue of work on a device. It may be used from any thread.
+
+    Parameters
+    ----------
+    device : Device, optional
+        The device in use by default.
+    label : str, optional
+        Its name in error texts and captures.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_callback_errors",
+        "_fence",
+        "_fence_value",
+        "_handle",
+        "_lock",
+        "_pointer",
+        "device",
+        "label",
+    )
+
+    def __init__(self, device: Device | None = None, *, label: str | None = None) -> None:
+        if device is not None and not isinstance(device, Device):
+            raise ArgumentTypeError(f"Stream: got a device of type {type(device).__name__}, expected a Device")
+        self.device = device or current_device()
+        self.label = label or f"stream {next(_numbers)}"
+        text = ffi.new("char[]", self.label.encode())
+        desc = ffi.new("mps_queue_desc *", {"struct_size": ffi.sizeof("mps_queue_desc"), "label": text})
+        out = ffi.new("mps_queue **")
+        check(lib.mps_queue_create(self.device._pointer, desc, out))
+        self._handle = Handle(out[0], lib.mps_queue_release)
+        self._pointer = out[0]
+        self._callback_errors: list[BaseException] = []
+        self._lock = threading.Lock()
+        self._fence: Handle | None = None
+        self._fence_value = 0
+        key = id(self)
+        _live[key] = weakref.ref(self, lambda _: _live.pop(key, None))
+
+    def __repr__(self) -> str:
+        return f"<mpscffi.Stream {self.label!r} on {self.device.backend}:{self.device.index}>"
+
+    @property
+    def handle(self) -> Any:
+        """The ``mps_queue *`` of the C library, borrowed, for other bindings of it."""
+        return self._pointer
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Commit, and wait until all work of the stream is complete. The GIL is released and Ctrl-C is heard.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which to give up.
+
+        Raises
+        ------
+        ExecutionError
+            If work of this stream failed and no wait has said so yet.
+        TimeoutError
+            If the work is not complete in time; it goes on.
+        """
+        if running_stream() is self:
+            raise StateError(
+                f"synchronize: called by a callback of the same stream ({self.label!r}), whose later work waits for it"
+            )
+        if timeout is None:
+            # The usual case: nothing is left to do, or it is done within one slice.
+            status = _queue_wait(self._pointer, WAIT_SLICE)
+            if status == _TIMEOUT:
+                status = wait_in_slices(_queue_wait, self._pointer, None, "synchronize")
+        else:
+            status = wait_in_slices(_queue_wait, self._pointer, timeout, "synchronize")
+        if status != _OK:
+            check(status)
+        if self._callback_errors:
+            raise self._callback_errors.pop(0)
+
+    def query(self) -> bool:
+        """Return whether all work of the stream is complete. Never blocks, reports no failure."""
+        out = ffi.new("uint32_t *")
+        check(lib.mps_queue_is_idle(self._pointer, out))
+        return bool(out[0])
+
+    def commit(self) -> int:
+        """Submit what was encoded since the last commit, as one command buffer.
+
+        Returns
+        -------
+        int
+            Its serial; the last one's if nothing was encoded, 0 if there was none.
+        """
+        out = ffi.new("uint64_t *")
+        check(lib.mps_queue_commit(self._pointer, out))
+        serial: int = out[0]
+        return serial
+
+    def command_info(self, serial: int) -> CommandInfo:
+        """Return times and status of one of the last 64 command buffers."""
+        info = ffi.new("mps_command_info *", {"struct_size": ffi.sizeof("mps_command_info")})
+        check(lib.mps_queue_get_command_info(self._pointer, serial, info))
+        return CommandInfo.from_c(info)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one by default, and return it."""
+        if event is None:
+            from mpscffi.event import Event
+
+            event = Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Make later work of this stream wait for an event; the caller goes on."""
+        event.wait(self)
+
+    def wait_stream(self, other: Stream) -> None:
+        """Make later work of this stream wait for what the other one has been given so far; the caller goes on."""
+        if not isinstance(other, Stream):
+            raise ArgumentTypeError(f"wait_stream: got {type(other).__name__}, expected a Stream")
+        if other is not self:
+            fence, value = other._signal_fence()
+            check(lib.mps_queue_wait_event(self._pointer, fence.pointer, value))
+
+    def add_callback(self, function: Callable[[], object]) -> None:
+        """Call a function when all work given so far is complete; later work waits for its return.
+
+        Parameters
+        ----------
+        function : callable
+            Called without arguments on a thread of the library's. It may use everything but waits for this stream. What
+            it raises is raised by the stream's next wait.
+        """
+        user = self._register(function, "add_callback")
+        self._take(user, lib.mps_queue_callback(self._pointer, lib.mpscffi_callback, user))
+
+    def add_scheduled_handler(self, function: Callable[[CommandInfo], object]) -> None:
+        """Call a function with a :class:`CommandInfo` when the device has taken the work that is being encoded."""
+        self._add_handler(lib.MPS_HANDLER_SCHEDULED, function, "add_scheduled_handler")
+
+    def add_completed_handler(self, function: Callable[[CommandInfo], object]) -> None:
+        """Call a function with a :class:`CommandInfo` when the work that is being encoded is complete, or failed."""
+        self._add_handler(lib.MPS_HANDLER_COMPLETED, function, "add_completed_handler")
+
+    def _add_handler(self, kind: int, function: Callable[[CommandInfo], object], name: str) -> None:
+        user = self._register(function, name)
+        self._take(user, lib.mps_queue_add_handler(self._pointer, kind, lib.mpscffi_handler, user))
+
+    def _register(self, function: Callable[..., object], name: str) -> Any:
+        if not callable(function):
+            raise ArgumentTypeError(f"{name}: got {type(function).__name__}, expected a callable")
+        return register(self, function)
+
+    @staticmethod
+    def _take(user: Any, status: int) -> None:
+        if status != _OK:
+            discard(user)
+            check(status)
+
+    def _signal_fence(self) -> tuple[Handle, int]:
+        # Under the lock, since an event's values have to be signalled in order.
+        with self._lock:
+            if self._fence is None:
+                out = ffi.new("mps_event **")
+                check(lib.mps_event_create(self.device._pointer, out))
+                self._fence = Handle(out[0], lib.mps_event_release)
+            value = self._fence_value + 1
+            check(lib.mps_queue_signal(self._pointer, self._fence.pointer, value))
+            self._fence_value = value
+            check(lib.mps_queue_commit(self._pointer, ffi.NULL))
+            return self._fence, value
+
+    def _adopt(self, block: Block) -> None:
+        """Note that work of this stream is going to use a block that another stream, or none, used last."""
+        last = block.stream
+        if last is not None:
+            if block.inherited:
+                # The block was given out again while `last` still worked on its previous contents.
+                self.wait_stream(last)
+                block.inherited = False
+            block.others = (block.others or frozenset()) - {self} | {last}
+        block.stream = self
+
+
+_numbers = itertools.count(1)
+_live: dict[int, weakref.ref[Stream]] = {}
+_default_lock = threading.RLock()
+
+
+class _ThreadState(threading.local):
+    stream: Stream | None = None
+
+
+_thread = _ThreadState()
+
+
+def live_streams() -> list[Stream]:
+    """Return all streams that exist."""
+    return [stream for ref in list(_live.values()) if (stream := ref()) is not None]
+
+
+def default_stream(device: Device | None = None) -> Stream:
+    """Return the stream that a device's work goes to unless told otherwise.
+
+    Parameters
+    ----------
+    device : Device, optional
+        The device in use by default.
+    """
+    device = device or current_device()
+    return device._default_stream or _make_default(device)
+
+
+def _make_default(device: Device) -> Stream:
+    with _default_lock:
+        if device._default_stream is None:
+            device._default_stream = Stream(device, label="default")
+        return device._default_stream
+
+
+def current_stream() -> Stream:
+    """Return the stream that this thread's work goes to: the one that was set, else the default one."""
+    return _thread.stream or default_stream()
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Set this thread's current stream; None changes nothing."""
+    if stream is None:
+        return
+    if not isinstance(stream, Stream):
+        raise ArgumentTypeError(f"set_stream: got {type(stream).__name__}, expected a Stream or None")
+    _thread.stream = stream
+
+
+class StreamContext:
+    """Makes a stream this thread's current one while the block runs; see :func:`stream`."""
+
+    __slots__ = ("_before", "_stream")
+
+    def __init__(self, stream: Stream | None) -> None:
+        if stream is not None and not isinstance(stream, Stream):
+            raise ArgumentTypeError(f"stream: got {type(stream).__name__}, expected a Stream or None")
+        self._stream = stream
+        self._before: list[Stream | None] = []
+
+    def __enter__(self) -> Stream | None:
+        self._before.append(_thread.stream)
+        set_stream(self._stream)
+        return self._stream
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _thread.stream = self._before.pop()
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """Return a context manager that makes a stream this thread's current one; with None it changes nothing."""
+    return StreamContext(stream)
+
+
+def synchronize(timeout: float | None = None) -> None:
+    """Wait until all work on all streams of the device in use is complete.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds for each stream after which to give up.
+
+    Raises
+    ------
+    ExecutionError
+        If work failed and no wait has said so yet.
+    TimeoutError
+        If work is not complete in time; it goes on.
+    """
+    device = current_device()
+    failures: list[ExecutionError] = []
+    default_stream(device)
+    for one in live_streams():
+        if one.device is device:
+            try:
+                one.synchronize(timeout)
+            except ExecutionError as failure:
+                failures.append(failure)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise ExecutionError("\n".join(map(str, failures)))
+
+
+def wait_for_block(block: Block) -> None:
+    """Wait for the work that uses a block, and raise what failed in it."""
+    if block.stream is None:
+        return
+    inside = running_stream()
+    for one in (block.stream, *(block.others or ())):
+        if inside is None or one is not inside:
+            one.synchronize()
+        elif block.in_use():
+            raise StateError(
+                f"a callback of stream {one.label!r} asks for the contents of an array that later work of "
+                "the stream uses"
+            )
