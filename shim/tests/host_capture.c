@@ -1,0 +1,116 @@
+/* A capture of the host device: what it writes, and what it refuses. */
+#include "host_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char parent[64], document[128], file[160], text[65536];
+
+static mps_status start(const char *path, mps_queue *queue) {
+  mps_capture_desc desc = {.struct_size = sizeof desc, .path = path, .queue = queue};
+  return mps_capture_start(device, &desc);
+}
+
+static bool active(void) {
+  uint32_t is_active;
+  EXPECT_OK(mps_capture_is_active(device, &is_active));
+  return is_active;
+}
+
+/* Reads the document into `text` and removes it. */
+static void read_document(void) {
+  FILE *stream = fopen(file, "r");
+  EXPECT(stream != NULL);
+  text[fread(text, 1, sizeof text - 1, stream)] = '\0';
+  fclose(stream);
+  EXPECT_EQUAL(unlink(file), 0);
+  EXPECT_EQUAL(rmdir(document), 0);
+}
+
+static int lines_with(const char *part) {
+  int count = 0;
+  for (const char *found = text; (found = strstr(found, part)); found++) {
+    count++;
+  }
+  return count;
+}
+
+static void test_commands(void) {
+  mps_queue *queue = make_queue("a \"named\" queue"), *other = make_queue("other");
+  mps_pipeline *add = make_pipeline("add"), *wild = make_pipeline("wild");
+  mps_buffer *buffer = make_buffer(400000);
+  uint32_t one = 1;
+  uint64_t id;
+  EXPECT_OK(start(document, NULL));
+  EXPECT(active());
+  EXPECT_FAIL(start(file, NULL), INVALID_ARGUMENT, ".gputrace");
+  run(queue, add, buffer, &one, 300);
+  run(other, add, buffer, &one, 100000);
+  EXPECT_OK(mps_queue_wait(other, MPS_FOREVER));
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 12, 0));
+  EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "half\nway"));
+  EXPECT_OK(mps_signpost_begin(MPS_SIGNPOST_INTERVALS, "step", &id));
+  EXPECT_OK(mps_signpost_end(id, "step"));
+  run(queue, wild, NULL, NULL, 1);
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "wild");
+  EXPECT_OK(mps_capture_stop(device));
+  EXPECT(!active());
+  run(queue, add, buffer, &one, 1);
+  read_document();
+  EXPECT_EQUAL(lines_with("\ncommand "), 4);
+  EXPECT_EQUAL(lines_with("queue \"a \\\"named\\\" queue\" kernel 'add'; grid 300 x 1 x 1, group 256 x 1 x 1\n"), 1);
+  EXPECT_EQUAL(lines_with("queue \"other\" kernel 'add'; grid 100000 x 1 x 1, group 256 x 1 x 1\n"), 1);
+  EXPECT_EQUAL(lines_with("fill of 12 bytes\n"), 1);
+  EXPECT_EQUAL(lines_with("kernel 'wild'; grid 1 x 1 x 1, group 1 x 1 x 1 failed \"wrote"), 1);
+  EXPECT_EQUAL(lines_with("event events 0 \"half\\x0away\"\n"), 1);
+  EXPECT_EQUAL(lines_with(" begin intervals "), 1);
+  EXPECT_EQUAL(lines_with(" end intervals "), 1);
+
+  EXPECT_OK(start(document, other)); /* of one queue */
+  run(queue, add, buffer, &one, 1);
+  run(other, add, buffer, &one, 2);
+  EXPECT_OK(mps_queue_release(other)); /* the capture keeps it */
+  EXPECT_OK(mps_capture_stop(device));
+  read_document();
+  EXPECT_EQUAL(lines_with("\ncommand "), 1);
+  EXPECT_EQUAL(lines_with("grid 2 x 1 x 1"), 1);
+
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_pipeline_release(add));
+  EXPECT_OK(mps_pipeline_release(wild));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
+static void test_refusals(void) {
+  uint32_t supported;
+  EXPECT_OK(mps_capture_is_supported(device, &supported));
+  EXPECT_EQUAL(supported, 1);
+  EXPECT_FAIL(mps_capture_stop(device), INVALID_STATE, "");
+  EXPECT_EQUAL(mkdir(document, 0700), 0);
+  EXPECT_FAIL(start(document, NULL), IO, document);
+  EXPECT_EQUAL(rmdir(document), 0);
+  char missing[160];
+  snprintf(missing, sizeof missing, "%s/missing/x.gputrace", parent);
+  EXPECT_FAIL(start(missing, NULL), IO, missing);
+  EXPECT(!active());
+  EXPECT_OK(start(document, NULL));
+  snprintf(missing, sizeof missing, "%s/second.gputrace", parent);
+  EXPECT_FAIL(start(missing, NULL), INVALID_STATE, "");
+  EXPECT(access(missing, F_OK) != 0);
+  EXPECT_OK(mps_capture_stop(device));
+  read_document();
+  EXPECT_EQUAL(lines_with("\ncommand "), 0);
+}
+
+int main(int argc, char **argv) {
+  fixture_open(argc, argv);
+  snprintf(parent, sizeof parent, "/tmp/mps-capture-XXXXXX");
+  EXPECT(mkdtemp(parent) != NULL);
+  snprintf(document, sizeof document, "%s/run.gputrace", parent);
+  snprintf(file, sizeof file, "%s/commands.txt", document);
+  test_commands();
+  test_refusals();
+  EXPECT_EQUAL(rmdir(parent), 0);
+  fixture_close();
+  return 0;
+}
