@@ -6,8 +6,7 @@
 
 static const mslc_runtime *runtime;
 
-#define BUFFER(name, slot, type, mode)                                                                                 \
-  {name, #type, 1, slot, mode, 0, sizeof(type), _Alignof(type), 0}
+#define BUFFER(name, slot, type, mode) {name, #type, 1, slot, mode, 0, sizeof(type), _Alignof(type), 0}
 enum { READ = 1, READ_WRITE = 3 };
 
 /* Threads of one threadgroup along x: the tests use flat grids. */
@@ -106,7 +105,7 @@ static void wild_run(const mslc_launch *launch, unsigned long first, unsigned lo
 static const mslc_kernel wild = {"wild", wild_run, MSLC_KERNEL_BOUNDED, 1024, 0, 0, NULL, NULL, NULL};
 static const mslc_kernel wild_loop = {"wild_loop", wild_run, 0, 1024, 0, 0, NULL, NULL, NULL};
 
-static const mslc_kernel *const kernels[] = {&add,  &add_loop, &gather, &places, &forever, &gate, &wild, &wild_loop};
+static const mslc_kernel *const kernels[] = {&add, &add_loop, &gather, &places, &forever, &gate, &wild, &wild_loop};
 
 __attribute__((visibility("default"))) const mslc_library mslc_kernel_library = {
     MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI, sizeof kernels / sizeof *kernels, 0, kernels, &runtime};

@@ -1,4 +1,5 @@
-/* Buffers and heaps of the host device: zero-filled, aligned, counted to the byte, and refused rather than overcommitted. */
+/* Buffers and heaps of the host device: zero-filled, aligned, counted to the byte, and refused rather than
+ * overcommitted. */
 #include "expect.h"
 
 #include <pthread.h>
@@ -64,7 +65,8 @@ static void test_zero_and_count(void) {
   }
 }
 
-/* More small buffers than a slab has places, none over another, dropped in an order that empties slabs in the middle. */
+/* More small buffers than a slab has places, none over another, dropped in an order that empties slabs here and
+ * there. */
 static void test_many_small(void) {
   enum { COUNT = 10000 };
   static mps_buffer *buffers[COUNT];

@@ -3,7 +3,8 @@
 
 /* ---- results, wherever the command runs ---- */
 
-/* The same sum by the caller's thread (small grids), the queue's (a kernel that may loop) and the pool's (big grids). */
+/* The same sum by the caller's thread (small grids), the queue's (a kernel that may loop) and the pool's (big grids).
+ */
 static void test_grids(void) {
   static const uint64_t sizes[] = {1, 3, 255, 256, 257, 16384, 16385, 1000003};
   static const char *const kernels[] = {"add", "add_loop"};
@@ -107,11 +108,8 @@ static void add_bytes(mps_queue *queue, mps_pipeline *add, mps_buffer *out, uint
   bytes[skew] = 3;
   mps_argument arguments[] = {{.kind = MPS_ARGUMENT_BUFFER, .index = 0, .buffer = out},
                               {.kind = MPS_ARGUMENT_BYTES, .index = 1, .data = bytes + skew, .length = length}};
-  mps_dispatch dispatch = {.struct_size = sizeof dispatch,
-                           .pipeline = add,
-                           .arguments = arguments,
-                           .argument_count = 2,
-                           .grid = {1, 1, 1}};
+  mps_dispatch dispatch = {
+      .struct_size = sizeof dispatch, .pipeline = add, .arguments = arguments, .argument_count = 2, .grid = {1, 1, 1}};
   EXPECT_OK(mps_queue_dispatch(queue, &dispatch));
   memset(bytes, 0xff, sizeof bytes);
 }
