@@ -1,6 +1,6 @@
 """Build script of ``mpscffi._shim``, the compiled binding of libmpsshim.
 
-The C header is the only description of the interface. What stands in it between the two ``cdef`` marks is given to cffi,
+The C header is the only description of the interface. What stands between its two ``cdef`` marks is given to cffi,
 after the export macro and the macros that take parameters are dropped, and constants are left to the C compiler.
 """
 

@@ -26,14 +26,3 @@ def library_path() -> str:
 
     path: bytes = ffi.string(lib.mps_shim_path())
     return os.fsdecode(path)
-
-
-def pkgconfig_dir() -> str:
-    """Return the directory of ``mpsshim.pc``, for ``PKG_CONFIG_PATH``.
-
-    An editable install has none: the library is then used from the build directory.
-    """
-    directory = _PACKAGE / "lib" / "pkgconfig"
-    if not (directory / "mpsshim.pc").is_file():
-        raise FileNotFoundError(f"no mpsshim.pc in {directory}: this needs an installed package, not an editable one")
-    return str(directory)
