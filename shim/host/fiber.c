@@ -126,11 +126,16 @@ void host_fibers_close(host_worker *worker) {
 
 /* ---- running ---- */
 
-static HOST_ON_FIBER bool take_fresh(host_simdgroup *group, unsigned lane) {
-  uint32_t bit = 1u << lane;
-  bool fresh = group->fresh & bit;
-  group->fresh &= ~bit;
-  return fresh;
+/* Make it that thread's turn; true if it has not begun. */
+static inline HOST_ON_FIBER bool take_turn(host_worker *worker, host_turn turn) {
+  uint32_t lane = UINT32_C(1) << turn.lane;
+  worker->group = turn.group;
+  worker->lane = turn.lane;
+  if ((turn.group->fresh & lane) == 0) {
+    return false;
+  }
+  turn.group->fresh &= ~lane;
+  return true;
 }
 
 /* Runs a thread that has not begun; then, on the same stack, further such threads for as long as it is their turn. */
@@ -138,35 +143,30 @@ static HOST_ON_FIBER void fiber_main(void) {
   host_worker *worker = host_self;
   arrived_first(worker);
   for (;;) {
-    worker->thread(worker->context, worker->running);
+    worker->thread(worker->context, worker->group->first + worker->lane);
     if (--worker->live == 0) {
       leaving(NULL, worker->own_stack, worker->own_stack_size);
       host_fiber_resume(worker->caller);
     }
-    unsigned next = host_simdgroups_leave(worker);
-    host_simdgroup *group = &worker->simdgroup[next / MSLC_SIMD_WIDTH];
-    worker->running = next;
-    if (!take_fresh(group, next % MSLC_SIMD_WIDTH)) {
-      leaving(NULL, stack_bottom(worker, next), HOST_FIBER_STACK);
-      host_fiber_resume(group->saved[next % MSLC_SIMD_WIDTH]);
+    host_turn turn = host_simdgroups_leave(worker);
+    if (!take_turn(worker, turn)) {
+      leaving(NULL, stack_bottom(worker, turn.group->first + turn.lane), HOST_FIBER_STACK);
+      host_fiber_resume(turn.group->saved[turn.lane]);
     }
   }
 }
 
-HOST_ON_FIBER void host_fiber_yield_to(host_worker *worker, unsigned next) {
-  unsigned running = worker->running;
-  if (next == running) {
+HOST_ON_FIBER void host_fiber_pass(host_worker *worker, host_turn turn) {
+  void **save = &worker->group->saved[worker->lane];
+  if (turn.group == worker->group && turn.lane == worker->lane) {
     return;
   }
-  worker->running = next;
-  void **save = &worker->simdgroup[running / MSLC_SIMD_WIDTH].saved[running % MSLC_SIMD_WIDTH];
-  host_simdgroup *group = &worker->simdgroup[next / MSLC_SIMD_WIDTH];
   void *fake_stack = NULL;
-  leaving(&fake_stack, stack_bottom(worker, next), HOST_FIBER_STACK);
-  if (take_fresh(group, next % MSLC_SIMD_WIDTH)) {
-    host_fiber_start(save, stack_top(worker, next), fiber_main);
+  leaving(&fake_stack, stack_bottom(worker, turn.group->first + turn.lane), HOST_FIBER_STACK);
+  if (take_turn(worker, turn)) {
+    host_fiber_start(save, stack_top(worker, turn.group->first + turn.lane), fiber_main);
   } else {
-    host_fiber_switch(save, group->saved[next % MSLC_SIMD_WIDTH]);
+    host_fiber_switch(save, turn.group->saved[turn.lane]);
   }
   arrived(fake_stack);
 }
@@ -183,7 +183,7 @@ HOST_ON_FIBER void host_run_fibers(mslc_thread_fn thread, const void *context, u
   worker->thread = thread;
   worker->context = context;
   host_simdgroups_begin(worker, threads);
-  take_fresh(&worker->simdgroup[0], 0);
+  take_turn(worker, (host_turn){worker->groups, 0});
   leaving(&worker->own_fake_stack, stack_bottom(worker, 0), HOST_FIBER_STACK);
   host_fiber_start(&worker->caller, stack_top(worker, 0), fiber_main);
   arrived(worker->own_fake_stack);

@@ -37,8 +37,14 @@ int host_fiber_guard(void **save, void (*run)(const mslc_launch *, unsigned long
 /* mslc_runtime.run_fibers */
 void host_run_fibers(mslc_thread_fn thread, const void *context, unsigned threads);
 
-/* Let thread `next`, which may be the running one, go on instead of it. Returns when this one is to go on. */
-void host_fiber_yield_to(host_worker *worker, unsigned next);
+/* Which thread's turn it is: that of a lane of a SIMD-group. */
+typedef struct host_turn {
+  host_simdgroup *group;
+  unsigned lane;
+} host_turn;
+
+/* Let that thread, which may be the running one, go on instead of it. Returns when it is this one's turn again. */
+void host_fiber_pass(host_worker *worker, host_turn turn);
 
 /* After the kernel was left by host_fiber_resume: no fiber runs any more. */
 void host_fibers_abandon(host_worker *worker);
@@ -53,8 +59,8 @@ void host_fibers_close(host_worker *worker);
 /* Before the first fiber of a threadgroup of `threads` threads runs. */
 void host_simdgroups_begin(host_worker *worker, unsigned threads);
 
-/* The running thread has returned: which goes on? At least one must be left. */
-unsigned host_simdgroups_leave(host_worker *worker);
+/* The running thread has returned: whose turn is it? At least one must be left. */
+host_turn host_simdgroups_leave(host_worker *worker);
 
 extern const mslc_runtime host_runtime;
 

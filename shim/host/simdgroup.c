@@ -26,12 +26,12 @@ static HOST_ON_FIBER uint32_t first_collective(const host_simdgroup *group) {
     unsigned lane = lowest_bit(left);
     bool same = group->sites[lane] == group->sites[first] && group->operations[lane] == group->operations[first];
     if (same) {
-      lanes |= 1u << lane;
+      lanes |= UINT32_C(1) << lane;
     } else if (group->sites[lane] < group->sites[first] ||
                (group->sites[lane] == group->sites[first] &&
                 (uintptr_t)group->operations[lane] < (uintptr_t)group->operations[first])) {
       first = lane;
-      lanes = 1u << lane;
+      lanes = UINT32_C(1) << lane;
     }
   }
   return lanes;
@@ -51,63 +51,65 @@ static HOST_ON_FIBER void end_turn(host_simdgroup *group) {
   group->operations[lowest_bit(lanes)](group->operands, lanes);
 }
 
-static inline HOST_ON_FIBER unsigned first_ready(const host_worker *worker, unsigned number) {
-  return number * MSLC_SIMD_WIDTH + lowest_bit(worker->simdgroup[number].ready);
+static inline HOST_ON_FIBER host_turn first_ready(host_simdgroup *group) {
+  return (host_turn){group, lowest_bit(group->ready)};
 }
 
-/* Which thread goes on when the running one cannot. Some thread must be neither at the barrier nor have returned. */
-static HOST_ON_FIBER unsigned next_thread(host_worker *worker) {
-  unsigned number = worker->running / MSLC_SIMD_WIDTH;
-  unsigned lane = worker->running % MSLC_SIMD_WIDTH;
-  host_simdgroup *group = &worker->simdgroup[number];
-  uint32_t following = group->ready & (~UINT32_C(1) << lane);
-  if (following != 0) {
-    return number * MSLC_SIMD_WIDTH + lowest_bit(following);
-  }
+/* Another SIMD-group's turn, or the same one's again. */
+static HOST_ON_FIBER host_turn next_group(host_worker *worker) {
+  host_simdgroup *group = worker->group;
   if (group->ready != 0) {
-    return first_ready(worker, number);
+    return first_ready(group);
   }
   end_turn(group);
   do {
-    number = number + 1 == worker->simdgroups ? 0 : number + 1;
-  } while (worker->simdgroup[number].ready == 0);
-  return first_ready(worker, number);
+    group = group + 1 == worker->groups_end ? worker->groups : group + 1;
+  } while (group->ready == 0);
+  return first_ready(group);
+}
+
+/* Whose turn it is when the running thread cannot go on. Some thread must be neither at the barrier nor have returned.
+ */
+static inline HOST_ON_FIBER host_turn next_thread(host_worker *worker) {
+  uint32_t following = worker->group->ready & (~UINT32_C(1) << worker->lane);
+  return following != 0 ? (host_turn){worker->group, lowest_bit(following)} : next_group(worker);
 }
 
 /* Open the barrier; the first thread at it goes on. */
-static HOST_ON_FIBER unsigned open_barrier(host_worker *worker) {
-  unsigned first = worker->simdgroups;
-  for (unsigned number = worker->simdgroups; number-- > 0;) {
-    host_simdgroup *group = &worker->simdgroup[number];
+static HOST_ON_FIBER host_turn open_barrier(host_worker *worker) {
+  host_simdgroup *first = NULL;
+  for (host_simdgroup *group = worker->groups_end; group-- != worker->groups;) {
     group->ready |= group->arrived;
     group->arrived = 0;
-    first = group->ready != 0 ? number : first;
+    first = group->ready != 0 ? group : first;
   }
   worker->arrived = 0;
-  return first_ready(worker, first);
+  return first_ready(first);
 }
 
-static HOST_ON_FIBER unsigned after_arrival_or_return(host_worker *worker) {
+static inline HOST_ON_FIBER host_turn after_arrival_or_return(host_worker *worker) {
   return worker->arrived == worker->live ? open_barrier(worker) : next_thread(worker);
 }
 
 HOST_ON_FIBER void host_simdgroups_begin(host_worker *worker, unsigned threads) {
   worker->live = threads;
   worker->arrived = 0;
-  worker->running = 0;
-  worker->simdgroups = (threads + MSLC_SIMD_WIDTH - 1) / MSLC_SIMD_WIDTH;
-  for (unsigned number = 0; number < worker->simdgroups; number++) {
-    host_simdgroup *group = &worker->simdgroup[number];
-    unsigned lanes = threads - number * MSLC_SIMD_WIDTH;
-    group->ready = lanes < MSLC_SIMD_WIDTH ? (1u << lanes) - 1 : UINT32_MAX;
+  worker->group = worker->groups;
+  worker->lane = 0;
+  worker->groups_end = worker->groups + (threads + MSLC_SIMD_WIDTH - 1) / MSLC_SIMD_WIDTH;
+  unsigned first = 0;
+  for (host_simdgroup *group = worker->groups; group != worker->groups_end; group++, first += MSLC_SIMD_WIDTH) {
+    unsigned lanes = threads - first;
+    group->first = first;
+    group->ready = lanes < MSLC_SIMD_WIDTH ? (UINT32_C(1) << lanes) - 1 : UINT32_MAX;
     group->fresh = group->ready;
     group->waiting = group->arrived = group->yielded = 0;
     group->mixed = false;
   }
 }
 
-HOST_ON_FIBER unsigned host_simdgroups_leave(host_worker *worker) {
-  worker->simdgroup[worker->running / MSLC_SIMD_WIDTH].ready &= ~(1u << worker->running % MSLC_SIMD_WIDTH);
+HOST_ON_FIBER host_turn host_simdgroups_leave(host_worker *worker) {
+  worker->group->ready &= ~(UINT32_C(1) << worker->lane);
   return after_arrival_or_return(worker);
 }
 
@@ -116,24 +118,24 @@ static HOST_ON_FIBER void *arena(void) {
 }
 
 static HOST_ON_FIBER unsigned lane_number(void) {
-  return host_self->running % MSLC_SIMD_WIDTH;
+  return host_self->lane;
 }
 
 static HOST_ON_FIBER void threadgroup_barrier(void) {
   host_worker *worker = host_self;
-  host_simdgroup *group = &worker->simdgroup[worker->running / MSLC_SIMD_WIDTH];
-  uint32_t lane = 1u << worker->running % MSLC_SIMD_WIDTH;
+  host_simdgroup *group = worker->group;
+  uint32_t lane = UINT32_C(1) << worker->lane;
   group->ready &= ~lane;
   group->arrived |= lane;
   worker->arrived++;
-  host_fiber_yield_to(worker, after_arrival_or_return(worker));
+  host_fiber_pass(worker, after_arrival_or_return(worker));
 }
 
 /* noinline: the return address is the kernel's call. */
 static HOST_ON_FIBER __attribute__((noinline)) void collective(void *operand, mslc_collective_fn operation) {
   host_worker *worker = host_self;
-  host_simdgroup *group = &worker->simdgroup[worker->running / MSLC_SIMD_WIDTH];
-  unsigned lane = worker->running % MSLC_SIMD_WIDTH;
+  host_simdgroup *group = worker->group;
+  unsigned lane = worker->lane;
   uintptr_t site = (uintptr_t)__builtin_return_address(0);
   if (group->waiting != 0) {
     unsigned other = lowest_bit(group->waiting);
@@ -142,9 +144,9 @@ static HOST_ON_FIBER __attribute__((noinline)) void collective(void *operand, ms
   group->operands[lane] = operand;
   group->sites[lane] = site;
   group->operations[lane] = operation;
-  group->ready &= ~(1u << lane);
-  group->waiting |= 1u << lane;
-  host_fiber_yield_to(worker, next_thread(worker));
+  group->ready &= ~(UINT32_C(1) << lane);
+  group->waiting |= UINT32_C(1) << lane;
+  host_fiber_pass(worker, next_thread(worker));
 }
 
 static HOST_ON_FIBER void yield(void) {
@@ -155,11 +157,11 @@ static HOST_ON_FIBER void yield(void) {
   if (worker->live == 0) {
     return;
   }
-  host_simdgroup *group = &worker->simdgroup[worker->running / MSLC_SIMD_WIDTH];
-  uint32_t lane = 1u << worker->running % MSLC_SIMD_WIDTH;
+  host_simdgroup *group = worker->group;
+  uint32_t lane = UINT32_C(1) << worker->lane;
   group->ready &= ~lane;
   group->yielded |= lane;
-  host_fiber_yield_to(worker, next_thread(worker));
+  host_fiber_pass(worker, next_thread(worker));
 }
 
 const mslc_runtime host_runtime = {

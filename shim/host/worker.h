@@ -8,6 +8,7 @@
 /* Bit n of each mask stands for lane n. A lane that has not returned is in exactly one of ready, waiting, arrived and
  * yielded. */
 typedef struct host_simdgroup {
+  unsigned first;   /* thread's number in lane 0 */
   uint32_t ready;   /* can go on, the running one included */
   uint32_t fresh;   /* of these, have not begun */
   uint32_t waiting; /* in a collective */
@@ -48,15 +49,16 @@ typedef struct host_worker {
   char *arena;
 
   /* the threadgroup that runs as fibers; live is 0 if none does */
-  unsigned live;    /* threads that have not returned */
-  unsigned arrived; /* of these, are at the barrier */
-  unsigned running; /* number of the running thread */
-  unsigned simdgroups;
+  unsigned live;         /* threads that have not returned */
+  unsigned arrived;      /* of these, are at the barrier */
+  host_simdgroup *group; /* of the running thread */
+  unsigned lane;         /* and its place there */
   unsigned yields;
+  host_simdgroup *groups_end;
   mslc_thread_fn thread;
   const void *context;
   void *caller; /* context of host_run_fibers */
-  host_simdgroup simdgroup[MSLC_MAX_GROUP_THREADS / MSLC_SIMD_WIDTH];
+  host_simdgroup groups[MSLC_MAX_GROUP_THREADS / MSLC_SIMD_WIDTH];
 
   /* fiber stacks, number n for the thread of that number */
   char *stacks;     /* NULL before the first is needed */
