@@ -35,8 +35,9 @@ mslc_threadgroup_slot threadgroup_place<n, T>::mslc_threadgroup_slot_ = {sizeof(
 // Variable number n of a kernel in threadgroup memory. T belongs to the kernel, so that only the slots of kernels that
 // are really emitted are in the library.
 template <int n, class T> MSLC_FUNC T &threadgroup_variable() {
-  unsigned offset = threadgroup_place<n, T>::mslc_threadgroup_slot_.offset;
-  return *reinterpret_cast<T *>(static_cast<char *>(mslc_arena()) + offset);
+  mslc_threadgroup_slot *slot = &threadgroup_place<n, T>::mslc_threadgroup_slot_;
+  __asm__("" : "+r"(slot)); // lest LLVM see that nothing here writes to the slot, and put it into read-only memory
+  return *reinterpret_cast<T *>(static_cast<char *>(mslc_arena()) + slot->offset);
 }
 
 struct index3 {
@@ -205,6 +206,12 @@ MSLC_FUNC Parameter parameter(const launch_state &launch, const threadgroup_stat
     } else {
       return static_cast<Parameter>(memory);
     }
+  } else if constexpr (Role::kind == absent) {
+    if constexpr (__is_lvalue_reference(Parameter)) {
+      return *static_cast<__remove_reference_t(Parameter) *>(mslc_arena()); // C++ has no null reference
+    } else {
+      return Parameter();
+    }
   } else {
     return as_parameter<__remove_cvref(Parameter)>(built_in<Role::kind>(launch, group, thread));
   }
@@ -260,7 +267,7 @@ template <bool fibers, auto function, class... Roles> struct launcher {
   template <role_kind kind>
   static constexpr bool tells_threadgroup =
       !(kind == buffer || kind == constant_reference || kind == thread_position_in_grid || kind == threads_per_grid ||
-        kind == grid_size || kind == grid_origin || kind == threadgroups_per_grid ||
+        kind == grid_size || kind == grid_origin || kind == absent || kind == threadgroups_per_grid ||
         kind == dispatch_threads_per_threadgroup || kind == dispatch_simdgroups_per_threadgroup ||
         kind == dispatch_quadgroups_per_threadgroup || kind == threads_per_simdgroup || kind == thread_execution_width);
   static constexpr bool joins_threadgroups = !(false || ... || tells_threadgroup<Roles::kind>);
@@ -340,10 +347,16 @@ constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, funct
 
 } // namespace mslc
 
+// Clang must hear of a section that can be written to in the unit itself: of what it has heard in a precompiled header it
+// forgets that, and puts slots into read-only memory. This variable is never emitted.
+#define MSLC_WRITABLE_SLOTS(symbol)                                                                                    \
+  [[maybe_unused]] static __attribute__((section("mslc_slots"))) mslc_threadgroup_slot symbol##_slot_example;
+
 // One kernel: `symbol` is the name of its mslc_kernel. Last come the address of the function and the roles.
 #define MSLC_KERNEL(symbol, host_name, kernel_flags, max_threads, texts, ...)                                          \
   MSLC_THUNKS                                                                                                          \
   MSLC_NUMBER_HELPERS                                                                                                  \
+  MSLC_WRITABLE_SLOTS(symbol)                                                                                          \
   static const mslc::argument_table<__VA_ARGS__> symbol##_arguments(texts);                                            \
   extern "C" {                                                                                                         \
   extern MSLC_HIDDEN const mslc_kernel symbol;                                                                         \

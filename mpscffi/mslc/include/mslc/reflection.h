@@ -35,6 +35,7 @@ enum role_kind {
   dispatch_quadgroups_per_threadgroup,
   grid_origin,
   grid_size,
+  absent, // a buffer that the function constants of this kernel leave out
 };
 
 template <role_kind kind_, unsigned slot_ = 0> struct role {
