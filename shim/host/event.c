@@ -20,7 +20,8 @@ typedef struct host_event {
   _Atomic uint64_t time;
   host_notification *notifications; /* by value */
   uint32_t source_count;
-  host_failure **sources; /* of the queues that signal the event */
+  host_failure **sources;              /* of the queues that signal the event, held */
+  host_failure *_Atomic latest_source; /* one of them, so that a queue that signals again needs no lock */
 } host_event;
 
 mps_status host_event_open(mps_event *event) {
@@ -129,23 +130,54 @@ mps_status host_event_signal(mps_event *event, uint64_t value) {
 
 /* ---- failures of the queues behind an event ---- */
 
-mps_status host_event_add_source(mps_event *event, host_failure *failure) {
-  host_event *impl = event->impl;
-  pthread_mutex_lock(&impl->lock);
-  for (uint32_t i = impl->source_count; i > 0; i--) {
-    if (impl->sources[i - 1] == failure) {
-      pthread_mutex_unlock(&impl->lock);
-      return MPS_STATUS_OK;
+/* The sources of queues that are gone and have nothing to report: an event may outlive any number of them. The latest
+ * may be among them, and another queue's could come to lie where it was. */
+static void drop_old_sources(host_event *event) {
+  uint32_t kept = 0;
+  atomic_store_explicit(&event->latest_source, NULL, memory_order_relaxed);
+  for (uint32_t i = 0; i < event->source_count; i++) {
+    if (host_failure_is_over(event->sources[i])) {
+      host_failure_drop(event->sources[i]);
+    } else {
+      event->sources[kept++] = event->sources[i];
     }
   }
-  host_failure **sources = realloc(impl->sources, (impl->source_count + 1) * sizeof *sources);
-  if (sources) {
-    impl->sources = sources;
-    impl->sources[impl->source_count++] = failure;
-    host_failure_hold(failure);
+  event->source_count = kept;
+}
+
+static bool has_source(const host_event *event, const host_failure *failure) {
+  for (uint32_t i = 0; i < event->source_count; i++) {
+    if (event->sources[i] == failure) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool add_source(host_event *event, host_failure *failure) {
+  drop_old_sources(event);
+  host_failure **sources = realloc(event->sources, (event->source_count + 1) * sizeof(host_failure *));
+  if (!sources) {
+    return false;
+  }
+  event->sources = sources;
+  event->sources[event->source_count++] = failure;
+  host_failure_hold(failure);
+  return true;
+}
+
+mps_status host_event_add_source(mps_event *event, host_failure *failure) {
+  host_event *impl = event->impl;
+  if (atomic_load_explicit(&impl->latest_source, memory_order_relaxed) == failure) {
+    return MPS_STATUS_OK;
+  }
+  pthread_mutex_lock(&impl->lock);
+  bool added = has_source(impl, failure) || add_source(impl, failure);
+  if (added) {
+    atomic_store_explicit(&impl->latest_source, failure, memory_order_relaxed);
   }
   pthread_mutex_unlock(&impl->lock);
-  return sources ? MPS_STATUS_OK : mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to encode the signal of an event");
+  return added ? MPS_STATUS_OK : mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to encode the signal of an event");
 }
 
 static mps_status report_failure(host_event *event) {
@@ -159,7 +191,11 @@ static mps_status report_failure(host_event *event) {
 }
 
 mps_status host_event_wait(mps_event *event, uint64_t value, uint64_t timeout) {
-  if (!host_event_reached(event, value) && !host_event_wait_until(event, value, host_deadline(timeout))) {
+  bool reached = host_event_reached(event, value);
+  if (!reached && timeout) {
+    reached = host_event_wait_until(event, value, host_deadline(timeout));
+  }
+  if (!reached) {
     return mps_fail(MPS_STATUS_TIMEOUT,
                     "the event has not reached %" PRIu64 " within %" PRIu64 " ns: it is at %" PRIu64
                     "; is the signal encoded and its queue committed?",

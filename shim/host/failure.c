@@ -63,3 +63,8 @@ mps_status host_failure_take(host_failure *failure) {
     return mps_fail(MPS_STATUS_EXECUTION_FAILED, "%s (the first of %u failed commands)", text, count);
   }
 }
+
+bool host_failure_is_over(host_failure *failure) {
+  return atomic_load_explicit(&failure->references, memory_order_acquire) == 1 &&
+         atomic_load_explicit(&failure->count, memory_order_acquire) == 0;
+}

@@ -5,6 +5,8 @@
 
 #include "status.h"
 
+#include <stdbool.h>
+
 typedef struct host_failure host_failure;
 
 host_failure *host_failure_new(void); /* one reference; NULL when there is no memory */
@@ -16,5 +18,8 @@ void host_failure_put(host_failure *failure, const char *text);
 
 /* OK, or EXECUTION_FAILED with what has been put since the last call: each failure is given out once. */
 mps_status host_failure_take(host_failure *failure);
+
+/* Nobody but the caller holds it, and nothing is left to report: it can be dropped without a loss. */
+bool host_failure_is_over(host_failure *failure);
 
 #endif

@@ -27,8 +27,7 @@ static struct {
   _Atomic uint32_t job_news; /* counts jobs, so that a thread can look for news without the lock */
   uint32_t sleepers;
   _Atomic uint32_t leave_sleepers;
-  uint32_t threads;
-  bool started;
+  uint32_t threads; /* never changes once they are started */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 /* ---- a job ---- */
@@ -109,34 +108,35 @@ static void *pool_run(void *unused) {
   return NULL;
 }
 
-/* The lock is held. Fewer threads than wanted, or none, only make launches slower. */
+/* Fewer threads than wanted, or none, only make launches slower. */
 static void start_threads(void) {
-  if (!pool.started) {
-    pool.started = true;
-    uint32_t wanted = host_limits_cores() - 1;
-    while (pool.threads < wanted && host_thread_start("mps-pool", pool_run, NULL) == 0) {
-      pool.threads++;
-    }
+  uint32_t wanted = host_limits_cores() - 1;
+  while (pool.threads < wanted && host_thread_start("mps-pool", pool_run, NULL) == 0) {
+    pool.threads++;
   }
 }
 
 uint32_t host_pool_width(void) {
-  pthread_mutex_lock(&pool.lock);
-  start_threads();
-  uint32_t threads = pool.threads;
-  pthread_mutex_unlock(&pool.lock);
-  return threads + 1;
+  static pthread_once_t started = PTHREAD_ONCE_INIT;
+  pthread_once(&started, start_threads);
+  return pool.threads + 1;
 }
 
 /* ---- launches ---- */
 
+/* Wakes no more threads than there is work for besides the caller's. */
 static void publish(pool_job *job) {
+  uint64_t wanted = (job->groups - 1) / job->chunk;
   pthread_mutex_lock(&pool.lock);
   job->next = pool.jobs;
   pool.jobs = job;
   atomic_fetch_add_explicit(&pool.job_news, 1, memory_order_relaxed);
-  if (pool.sleepers) {
+  if (wanted >= pool.sleepers) {
     pthread_cond_broadcast(&pool.work);
+  } else {
+    while (wanted--) {
+      pthread_cond_signal(&pool.work);
+    }
   }
   pthread_mutex_unlock(&pool.lock);
 }
