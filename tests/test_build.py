@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
@@ -149,7 +150,8 @@ def test_run_paths_lead_nowhere_but_into_the_package() -> None:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "MPSSHIM_MSLC": f"{sys.executable} -m mpscffi.mslc.cli"}
+    clean = {name: value for name, value in os.environ.items() if name != "MPSSHIM_MSLC"}
+    return {**clean, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
 
 
 @needs("cc")
