@@ -256,9 +256,7 @@ class _Finder:
                 has_initializers = True
             elif word == ";":
                 attributes = self.attributes.within(start, index)
-                self.found.statements.append(
-                    Statement(path, start, index + 1, opening, stage, attributes, is_class)
-                )
+                self.found.statements.append(Statement(path, start, index + 1, opening, stage, attributes, is_class))
                 return index + 1
             elif word == "{":
                 closing = partner[index]
@@ -323,9 +321,7 @@ class _Finder:
         closing = self.tokens.partner[body]
         stop = self.tokens.find(";", closing) + 1
         self.found.classes.append(Class(path, start, key, body, stop))
-        header = " ".join(
-            self.text[index] for index in range(key, body) if not self.attributes.inside[index]
-        )
+        header = " ".join(self.text[index] for index in range(key, body) if not self.attributes.inside[index])
         self.scope(body + 1, closing, (*path, header), True)
         return stop
 

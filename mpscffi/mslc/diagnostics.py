@@ -15,6 +15,8 @@ _MESSAGE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<level>
 _VECTOR = re.compile(r"\b(?:metal::)?vec<(\w+), ([234])>")
 _PACKED = re.compile(r"\b(?:metal::)?packed_vec<(\w+), ([234])>")
 _ELEMENTS = {"_Float16": "half", "__bf16": "bfloat", "unsigned int": "uint", "unsigned char": "uchar"}
+# What the prelude asserts is told without the condition, which is the prelude's own.
+_ASSERTION = re.compile(r"static assertion failed due to requirement '[^']*\bmslc::[^']*': ")
 _KNOWN_AS = re.compile(r" \(aka '[^']*'\)")
 
 
@@ -123,4 +125,4 @@ def _readable(text: str) -> str:
         text = re.sub(rf"\b{clang}\b", metal, text)
     text = _VECTOR.sub(r"\1\2", text)
     text = _PACKED.sub(r"packed_\1\2", text)
-    return _KNOWN_AS.sub("", text)
+    return _KNOWN_AS.sub("", _ASSERTION.sub("", text))

@@ -227,7 +227,7 @@ class ParameterReader:
                 parameter.role = self._buffer(attribute, texts, is_optional)
             elif attribute.name == "threadgroup":
                 parameter.role = self._threadgroup(attribute)
-            elif attribute.name not in ("function_constant", "maybe_unused", "host_name", "id", "clang"):
+            elif attribute.name not in ("function_constant", "user", "maybe_unused"):
                 raise ParameterError(
                     f"attribute '{attribute.name}' of parameter '{name}' is not supported on the host device",
                     attribute.start,
@@ -243,17 +243,28 @@ class ParameterReader:
             if index == name_token or (depth == 0 and text == "["):
                 break
             depth += (text == "<") - (text == ">")
-            if depth == 0 and text in ADDRESS_SPACES | {"const", "volatile", "restrict", "*", "&", "(", ")", "coherent"}:
+            if depth == 0 and text in ADDRESS_SPACES | {
+                "const",
+                "volatile",
+                "restrict",
+                "*",
+                "&",
+                "(",
+                ")",
+                "coherent",
+            }:
                 continue
             kept.append(index)
         return self.tokens.spelled(kept)
 
-    def _refuse_unsupported(
-        self, plain: list[int], texts: list[str], attributes: list[Attribute], name: str
-    ) -> None:
+    def _refuse_unsupported(self, plain: list[int], texts: list[str], attributes: list[Attribute], name: str) -> None:
         for index, text in zip(plain, texts):
             for prefix, what in _UNSUPPORTED_TYPES:
-                if text == prefix or (prefix in ("texture", "depth") and text.startswith(prefix) and text[len(prefix) : len(prefix) + 1].isdigit()):
+                if text == prefix or (
+                    prefix in ("texture", "depth")
+                    and text.startswith(prefix)
+                    and text[len(prefix) : len(prefix) + 1].isdigit()
+                ):
                     if text == name and text != texts[0]:
                         continue
                     raise ParameterError(
@@ -267,9 +278,7 @@ class ParameterReader:
                     attribute.start,
                 )
 
-    def _check_input(
-        self, plain: list[int], texts: list[str], attribute: Attribute, name_token: int | None
-    ) -> None:
+    def _check_input(self, plain: list[int], texts: list[str], attribute: Attribute, name_token: int | None) -> None:
         types = [text for index, text in zip(plain, texts) if index != name_token and text not in ("const", "thread")]
         wrong = next((text for text in types if text in _OTHER_TYPES or text in ("*", "&")), None)
         if wrong is None and attribute.name in _SCALAR_INPUTS:
@@ -285,7 +294,9 @@ class ParameterReader:
     def _slot(self, attribute: Attribute) -> tuple[str, int | None]:
         """The text of an attribute's number, and its value where that is a literal."""
         text = self.tokens.spelled(attribute.arguments) or "0"
-        if len(attribute.arguments) <= 1 and (not attribute.arguments or self.tokens.kind[attribute.arguments[0]] == NUMBER):
+        if len(attribute.arguments) <= 1 and (
+            not attribute.arguments or self.tokens.kind[attribute.arguments[0]] == NUMBER
+        ):
             try:
                 return text, int(text.rstrip("uUlL"), 0)
             except ValueError:
@@ -342,9 +353,7 @@ class ParameterReader:
             return f"mslc::threadgroup_buffer, {slot}"
         slot = next(number for number in range(BUFFER_SLOTS + 1) if number not in self._buffers)
         if slot == BUFFER_SLOTS:
-            raise ParameterError(
-                f"kernel '{self.function.name}' takes more than {BUFFER_SLOTS} buffers", part[0]
-            )
+            raise ParameterError(f"kernel '{self.function.name}' takes more than {BUFFER_SLOTS} buffers", part[0])
         self._buffers[slot] = part[0]
         return f"{_buffer_kind(texts)}, {slot}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from .toolchain import Toolchain
 
 INCLUDE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
-# All of Metal's library, and what a kernel library is made with. The second is the main file, as no source includes it.
-_LIBRARY = "metal_stdlib"
-_MAIN = os.path.join(INCLUDE_DIR, "mslc", "launch.h")
+# All of Metal's library, and what a kernel library is made with.
+_MAIN = os.path.join(INCLUDE_DIR, "mslc", "prelude.h")
+_REFUSED = re.compile(r"error: .*(?:precompiled header|\bPCH\b|AST file)")
 
 
 class Prelude:
@@ -37,9 +38,12 @@ class Prelude:
         self._cache = cache
         self._flags = compile_flags(options.math_mode, toolchain.is_zig)
         self._flags += ["-I", INCLUDE_DIR]
+        self._version: list[str] = []
         if options.language_version is not None:
             major, minor = options.language_version
-            self._flags.append(f"-D__METAL_VERSION__={major * 100 + minor * 10}")
+            self._version.append(f"-D__METAL_VERSION__={major * 100 + minor * 10}")
+            self._flags += self._version
+        self._key = cache.key("prelude", *self._flags)
         self._path = ""
 
     def arguments(self) -> list[str]:
@@ -51,21 +55,33 @@ class Prelude:
             If the prelude itself does not compile.
         """
         if not self._path:
-            key = self._cache.key("prelude", *self._flags)
-            self._path = self._cache.find(key, ".pch") or self._build(key)
-        version = [flag for flag in self._flags if flag.startswith("-D")]
-        return ["-include-pch", self._path, "-I", INCLUDE_DIR, *version]
+            self._path = self._cache.find(self._key, ".pch") or self._build()
+        return ["-include-pch", self._path, "-I", INCLUDE_DIR, *self._version]
+
+    def preprocessor_arguments(self) -> list[str]:
+        """Options of clang's that let a source include Metal's headers.
+
+        A precompiled header is of no use to the preprocessor, which would print all of it.
+        """
+        return ["-I", INCLUDE_DIR, *self._version, "-include", "metal_config"]
+
+    def run(self, command: list[str], directory: str) -> process.Finished:
+        """Run a command that uses the prelude; once more with a new one if clang refuses the one that was kept."""
+        finished = process.run(command, directory)
+        if finished.status and _REFUSED.search(finished.errors):
+            old, self._path = self._path, self._build()
+            finished = process.run([self._path if word == old else word for word in command], directory)
+        return finished
 
     def owns(self, path: str) -> bool:
         """Whether a file is one of the prelude's."""
         return os.path.realpath(path).startswith(os.path.realpath(INCLUDE_DIR) + os.sep) or path.startswith("<")
 
-    def _build(self, key: str) -> str:
+    def _build(self) -> str:
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
             output = os.path.join(directory, "prelude.pch")
-            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-include", _LIBRARY]
-            command += ["-o", output, _MAIN]
+            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _MAIN]
             finished = process.run(command, directory)
             if finished.status:
                 raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")
-            return self._cache.store(key, ".pch", output)
+            return self._cache.store(self._key, ".pch", output)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from .errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SOURCE_NAME = "program_source"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$", re.MULTILINE)
@@ -72,22 +71,35 @@ def without_preprocessor(source: str) -> Text | None:
     return Text(_blanked(source), [(SOURCE_NAME, line) for line in range(1, count + 1)], [], True)
 
 
-def from_preprocessor(output: str, headers: Sequence[str], directory: str) -> Text:
-    """What `clang -E` printed, its markers read and blanked. `directory` is where it ran."""
+def from_preprocessor(output: str, headers: Sequence[str], is_library: Callable[[str], bool]) -> Text:
+    """Take what `clang -E` printed, without its markers and without the text of Metal's own headers.
+
+    Parameters
+    ----------
+    output : str
+    headers : sequence of str
+        The user's headers.
+    is_library : callable
+        Tells of a path whether it is a header of Metal's library.
+    """
+    lines: list[str] = []
     origins: list[tuple[str, int]] = []
-    file, number = SOURCE_NAME, 1
+    file, number, is_hidden = SOURCE_NAME, 1, False
+    hidden: dict[str, bool] = {}
     for line in output.split("\n"):
-        marker = _LINE_MARKER.match(line)
+        marker = _LINE_MARKER.match(line) if line.startswith("#") else None
         if marker is not None:
             file = re.sub(r"\\(.)", r"\1", marker.group(2))
-            if file == os.path.join(directory, SOURCE_NAME):
-                file = SOURCE_NAME
             number = int(marker.group(1))
+            if file not in hidden:
+                hidden[file] = is_library(file)
+            is_hidden = hidden[file]
+            continue
+        if not is_hidden:
+            lines.append(line)
             origins.append((file, number))
-        else:
-            origins.append((file, number))
-            number += 1
-    return Text(_blanked(output), origins, headers, False)
+        number += 1
+    return Text(_blanked("\n".join(lines)), origins or [(SOURCE_NAME, 1)], headers, False)
 
 
 def _blanked(text: str) -> str:
@@ -95,6 +107,6 @@ def _blanked(text: str) -> str:
 
     def replacement(match: re.Match[str]) -> str:
         contract = _CONTRACT.match(match.group(2)) if match.group(1) == "pragma" else None
-        return f"_Pragma(\"clang fp contract({contract.group(1)})\")" if contract else ""
+        return f'_Pragma("clang fp contract({contract.group(1)})")' if contract else ""
 
     return _DIRECTIVE.sub(replacement, text)

@@ -74,9 +74,7 @@ def run(command: list[str], directory: str) -> Finished:
     finally:
         if process.poll() is None:
             _kill(process)
-    return Finished(
-        process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
-    )
+    return Finished(process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -92,12 +92,12 @@ class Program:
             for include_dir in self._options.include_dirs:
                 arguments += ["-I", os.path.abspath(include_dir)]
             arguments += ["-MD", "-MF", "headers.d", "-E", SOURCE_NAME]
-            finished = process.run(self._clang(*self._prelude.arguments(), *arguments), directory)
+            finished = process.run(self._clang(*self._prelude.preprocessor_arguments(), *arguments), directory)
             if finished.status:
                 raise CompileError(translated(finished.errors, self._locate_before, self._sources))
             with open(os.path.join(directory, "headers.d"), encoding="utf-8", errors="surrogateescape") as file:
                 headers = [name for name in _dependencies(file.read()) if self._is_users(name, directory)]
-            return from_preprocessor(finished.output, headers, directory)
+            return from_preprocessor(finished.output, headers, self._prelude.owns)
 
     def _is_users(self, header: str, directory: str) -> bool:
         path = os.path.join(directory, header)
@@ -129,7 +129,7 @@ class Program:
             command = self._clang(*self._prelude.arguments(), *arguments)
             if output is not None:
                 command += ["-o", output]
-            return process.run([*command, _UNIT], directory)
+            return self._prelude.run([*command, _UNIT], directory)
 
     # ---------------------------------------------------------------- check and build
 
@@ -184,9 +184,7 @@ class Program:
                 raise CompileError(self._log(finished.errors, offset, [entry]))
             self._link(path, output, directory)
 
-    def emit(
-        self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str
-    ) -> None:
+    def emit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
         """Write one kernel as "cpp", "asm" or "llvm" instead of a library."""
         unit, offset, entry = self.unit(kernel, constants)
         if form == "cpp":

@@ -263,7 +263,12 @@ def _cache(identity: str) -> Cache:
 def _own_identity() -> str:
     """Changes when the compiler or the prelude does: names, sizes and times of all its files."""
     parts = []
-    for directory in (_HERE, os.path.join(_HERE, "include"), os.path.join(_HERE, "include", "mslc"), os.path.join(_HERE, "include", "simd")):
+    for directory in (
+        _HERE,
+        os.path.join(_HERE, "include"),
+        os.path.join(_HERE, "include", "mslc"),
+        os.path.join(_HERE, "include", "simd"),
+    ):
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:

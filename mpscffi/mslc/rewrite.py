@@ -10,8 +10,17 @@ import re
 from dataclasses import dataclass
 
 from .calls import Calls
-from .declarations import STAGES, Attribute, Attributes, Class, Declarations, Function, Instantiation, Statement
-from .declarations import find_declarations
+from .declarations import (
+    STAGES,
+    Attribute,
+    Attributes,
+    Class,
+    Declarations,
+    Function,
+    Instantiation,
+    Statement,
+    find_declarations,
+)
 from .kernels import ADDRESS_SPACES, Kernel, Parameter, ParameterError, ParameterReader, declared_name, split_list
 from .numbers import integer_value
 from .tokens import IDENTIFIER, NUMBER, SourceError, Tokens
@@ -180,7 +189,7 @@ class Rewriter:
     def _address_spaces(self) -> None:
         """There is one address space here: `constant` keeps its meaning of const, the others have none.
 
-        Methods that are qualified by a space keep their constness.
+        Methods that are qualified by a space keep their constness; constructors have none.
         """
         text, output = self.tokens.text, self.tokens.output
         for index, word in enumerate(text):
@@ -191,7 +200,8 @@ class Rewriter:
                 while text[before] in ADDRESS_SPACES or self.attributes.inside[before]:
                     before -= 1
                 is_const_method = text[before] == "const" and text[before - 1] == ")"
-                output[index] = "" if is_const_method else "const"
+                is_constructor = text[before] == ")" and text[self.tokens.partner[before] - 1] in self._class_names
+                output[index] = "" if is_const_method or is_constructor else "const"
             elif word in ADDRESS_SPACES or word in ("volatile", "kernel"):
                 output[index] = ""
             elif word == "coherent":
@@ -206,6 +216,7 @@ class Rewriter:
     def _duplicates(self, declarations: Declarations) -> None:
         """Of declarations that differ in address spaces alone, the first one stays."""
         seen: set[tuple[str, ...]] = set()
+        self._class_names = {self.tokens.text[item.key + 1] for item in declarations.classes}
         for item in self._in_order(declarations):
             if isinstance(item, Class):
                 key = (*item.path, self._signature(item.start, item.body, None))
@@ -238,10 +249,13 @@ class Rewriter:
         """
         text, kind, inside = self.tokens.text, self.tokens.kind, self.attributes.inside
         words: list[str] = []
+        is_constructor = closing is not None and text[self.tokens.partner[closing] - 1] in self._class_names
         for index in range(start, stop):
             word = text[index]
-            if closing is not None and index > closing and word == ":":
-                break
+            if closing is not None and index > closing and (word == ":" or (word == "constant" and is_constructor)):
+                if word == ":":
+                    break
+                continue
             if inside[index] or word in _DROPPED_IN_SIGNATURES or (word in ADDRESS_SPACES and word != "constant"):
                 continue
             if word == "constant":
@@ -612,4 +626,4 @@ def _limit_name(kernel: Kernel) -> str:
     return f"mslc_max_threads_{kernel.number}"
 
 
-__all__ = ["Entry", "FunctionConstant", "Parameter", "RewriteError", "Rewriter", "SourceError", "STAGES"]
+__all__ = ["STAGES", "Entry", "FunctionConstant", "Parameter", "RewriteError", "Rewriter", "SourceError"]

@@ -92,7 +92,9 @@ def math_libraries() -> list[str]:
         names.append("libmvec.so.1")
     found = []
     for name in names:
-        path = next((path for path in (os.path.join(place, name) for place in _library_places()) if os.path.exists(path)), None)
+        path = next(
+            (path for path in (os.path.join(place, name) for place in _library_places()) if os.path.exists(path)), None
+        )
         if path is not None:
             found.append(path)
     return found
