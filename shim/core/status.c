@@ -38,7 +38,7 @@ static void set_text(char *text) {
   }
 }
 
-mps_status mps_fail(mps_status status, const char *format, ...) {
+void mps_error_set(const char *format, ...) {
   va_list list;
   va_start(list, format);
   int length = vsnprintf(NULL, 0, format, list);
@@ -50,7 +50,6 @@ mps_status mps_fail(mps_status status, const char *format, ...) {
     va_end(list);
   }
   set_text(text);
-  return status;
 }
 
 mps_status mps_fail_text(mps_status status, const char *text, size_t length) {

@@ -10,8 +10,16 @@
 #define MPS_PRINTF(text, first)
 #endif
 
-/* Set the calling thread's error text and return `status`, so that a failure is one return statement. */
-mps_status mps_fail(mps_status status, const char *format, ...) MPS_PRINTF(2, 3);
+/* Set the calling thread's error text. */
+void mps_error_set(const char *format, ...) MPS_PRINTF(1, 2);
+
+/* The same, with `status` as the value, so that a failure is one return statement. A macro, so that the compiler sees
+ * that what comes back is no success. */
+#define mps_fail(status, ...) mps_failed((mps_error_set(__VA_ARGS__), (status)))
+
+static inline mps_status mps_failed(mps_status status) {
+  return status;
+}
 
 /* The same with a ready text of any length, which is copied. */
 mps_status mps_fail_text(mps_status status, const char *text, size_t length);
