@@ -341,8 +341,9 @@ int main(int count, char **arguments) {
     return be_command(count, arguments);
   }
   EXPECT_EQUAL(count, 2);
-  program = arguments[0];
-  samples = arguments[1];
+  program = realpath(arguments[0], NULL);
+  samples = realpath(arguments[1], NULL);
+  EXPECT(program != NULL && samples != NULL);
   EXPECT_OK(mps_device_create(MPS_DEVICE_HOST, 0, &device));
   EXPECT_OK(mps_compiler_set(answer, &desk));
   listings_are_read();
