@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .toolchain import Toolchain
 
 INCLUDE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
-# All of Metal's library, and what a kernel library is made with.
-_MAIN = os.path.join(INCLUDE_DIR, "mslc", "prelude.h")
+_REAL_INCLUDE_DIR = os.path.realpath(INCLUDE_DIR) + os.sep
+_HEADER = os.path.join(INCLUDE_DIR, "mslc", "prelude.h")
 _REFUSED = re.compile(r"error: .*(?:precompiled header|\bPCH\b|AST file)")
 
 
@@ -75,12 +75,14 @@ class Prelude:
 
     def owns(self, path: str) -> bool:
         """Whether a file is one of the prelude's."""
-        return os.path.realpath(path).startswith(os.path.realpath(INCLUDE_DIR) + os.sep) or path.startswith("<")
+        return path.startswith(("<", _REAL_INCLUDE_DIR)) or (
+            os.path.isabs(path) and os.path.realpath(path).startswith(_REAL_INCLUDE_DIR)
+        )
 
     def _build(self) -> str:
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
             output = os.path.join(directory, "prelude.pch")
-            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _MAIN]
+            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _HEADER]
             finished = process.run(command, directory)
             if finished.status:
                 raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")

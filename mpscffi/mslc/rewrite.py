@@ -465,13 +465,15 @@ class Rewriter:
     def _threadgroup_declaration(self, start: int, space: int) -> None:
         text, kind, partner = self.tokens.text, self.tokens.kind, self.tokens.partner
         names: list[str] = []
+        initializer: int | None = None
         index = space + 1
         while text[index] != ";":
             word = text[index]
             if word in ("*", "&") or (word == "(" and text[index + 1] in ("*", "&")):
                 return  # a pointer to it or a reference, not a variable in it
             if word in ("=", "{"):
-                raise self._error("a variable in threadgroup memory cannot have an initializer", index)
+                initializer = index
+                break
             if word == "<" and kind[index - 1] == IDENTIFIER:
                 index = self.tokens.close_angle(index)
             elif word in ("(", "["):
@@ -483,6 +485,8 @@ class Rewriter:
             index += 1
         if kind[index - 1] == IDENTIFIER and not self.attributes.inside[index - 1]:
             names.append(text[index - 1])
+        if initializer is not None:
+            index = self._zero_initializer(initializer)
         for word_index in range(start, index):
             if text[word_index] in ("static", "constexpr", "threadgroup"):
                 self.tokens.output[word_index] = ""
@@ -491,9 +495,19 @@ class Rewriter:
         place = f"mslc_threadgroup_{number}"
         self.tokens.output[start] = f"struct {place}_type {{ " + self.tokens.output[start]
         references = " ".join(f"auto &{name} = {place}.{name};" for name in names)
+        is_zeroed = ", true" if initializer is not None else ""
         self.tokens.output[index] = (
-            f"; }}; auto &{place} = ::mslc::threadgroup_variable<{number}, {place}_type>(); {references}"
+            f"; }}; auto &{place} = ::mslc::threadgroup_variable<{number}, {place}_type{is_zeroed}>(); {references}"
         )
+
+    def _zero_initializer(self, start: int) -> int:
+        """Erase the initializer that begins at `start`, which must be of zeros, and give the `;` behind it."""
+        stop = self.tokens.find(";", start)
+        words = self.tokens.text[start:stop]
+        if any(word not in ("=", "{", "}") and word.strip("0.fFhHuU") for word in words):
+            raise self._error("a variable in threadgroup memory can be initialized with zeros alone", start)
+        self.tokens.erase(start, stop)
+        return stop
 
     # ---------------------------------------------------------------- function constants
 

@@ -91,9 +91,6 @@ MSLC_INTERNAL_GROUP(simd_max)
 MSLC_INTERNAL_GROUP(simd_min)
 MSLC_INTERNAL_GROUP(simd_product)
 MSLC_INTERNAL_GROUP(simd_sum)
-MSLC_INTERNAL_GROUP(simd_and)
-MSLC_INTERNAL_GROUP(simd_or)
-MSLC_INTERNAL_GROUP(simd_xor)
 MSLC_INTERNAL_GROUP(simd_prefix_exclusive_product)
 MSLC_INTERNAL_GROUP(simd_prefix_exclusive_sum)
 MSLC_INTERNAL_GROUP(simd_prefix_inclusive_product)
@@ -104,6 +101,21 @@ MSLC_INTERNAL_GROUP(quad_shuffle_down)
 MSLC_INTERNAL_GROUP(quad_shuffle_up)
 MSLC_INTERNAL_GROUP(quad_shuffle_xor)
 #undef MSLC_INTERNAL_GROUP
+
+// By these names, unlike by those of the library, floats have bits too.
+#define MSLC_INTERNAL_BITS(name)                                                                                       \
+  template <class T> MSLC_FUNC T __metal_##name(T value) {                                                             \
+    if constexpr (mslc::is_floating<T>) {                                                                              \
+      using bits = mslc::conditional_t<sizeof(mslc::element_of<T>) == 4, int, short>;                                  \
+      return metal::as_type<T>(metal::name(metal::as_type<mslc::with_element<T, bits>>(value)));                       \
+    } else {                                                                                                           \
+      return metal::name(value);                                                                                       \
+    }                                                                                                                  \
+  }
+MSLC_INTERNAL_BITS(simd_and)
+MSLC_INTERNAL_BITS(simd_or)
+MSLC_INTERNAL_BITS(simd_xor)
+#undef MSLC_INTERNAL_BITS
 
 MSLC_FUNC ushort __metal_get_simdgroup_size(ushort = 0) {
   return MSLC_SIMD_WIDTH;

@@ -41,7 +41,7 @@ typedef struct mslc_threadgroup_slot {
   unsigned size;
   unsigned align;
   volatile unsigned offset; /* from the start of the arena */
-  unsigned reserved;
+  unsigned reserved; /* the kernel's own */
 } mslc_threadgroup_slot;
 
 /* One dispatch, as all its workers see it. */

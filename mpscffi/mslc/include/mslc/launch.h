@@ -26,18 +26,28 @@ namespace mslc {
 
 using metal::size_t;
 
-template <int n, class T> struct threadgroup_place {
+template <int n, class T, bool is_zeroed> struct threadgroup_place {
   __attribute__((section("mslc_slots"))) static mslc_threadgroup_slot mslc_threadgroup_slot_;
 };
-template <int n, class T>
-mslc_threadgroup_slot threadgroup_place<n, T>::mslc_threadgroup_slot_ = {sizeof(T), alignof(T), 0, 0};
+template <int n, class T, bool is_zeroed>
+mslc_threadgroup_slot threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_ = {sizeof(T), alignof(T), 0,
+                                                                                    is_zeroed};
 
 // Variable number n of a kernel in threadgroup memory. T belongs to the kernel, so that only the slots of kernels that
-// are really emitted are in the library.
-template <int n, class T> MSLC_FUNC T &threadgroup_variable() {
-  mslc_threadgroup_slot *slot = &threadgroup_place<n, T>::mslc_threadgroup_slot_;
+// are really emitted are in the library. `is_zeroed`: declared with `= {0}`.
+template <int n, class T, bool is_zeroed = false> MSLC_FUNC T &threadgroup_variable() {
+  mslc_threadgroup_slot *slot = &threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_;
   __asm__("" : "+r"(slot)); // lest LLVM see that nothing here writes to the slot, and put it into read-only memory
   return *reinterpret_cast<T *>(static_cast<char *>(mslc_arena()) + slot->offset);
+}
+
+// What threadgroups begin with: zeros in the variables that ask for them.
+MSLC_FUNC void begin_threadgroup() {
+  for (mslc_threadgroup_slot *slot = __start_mslc_slots; slot != __stop_mslc_slots; slot++) {
+    if (slot->reserved) {
+      __builtin_memset(static_cast<char *>(mslc_arena()) + slot->offset, 0, slot->size);
+    }
+  }
 }
 
 struct index3 {
@@ -277,6 +287,7 @@ template <bool fibers, auto function, class... Roles> struct launcher {
     unsigned long number = first;
     while (number < last) {
       threadgroup_state group = launch.threadgroup(number);
+      begin_threadgroup();
       if constexpr (fibers) {
         run_fibers(launch, group);
         number++;
@@ -347,8 +358,8 @@ constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, funct
 
 } // namespace mslc
 
-// Clang must hear of a section that can be written to in the unit itself: of what it has heard in a precompiled header it
-// forgets that, and puts slots into read-only memory. This variable is never emitted.
+// Clang must hear of a section that can be written to in the unit itself: of what it has heard in a precompiled header
+// it forgets that, and puts slots into read-only memory. This variable is never emitted.
 #define MSLC_WRITABLE_SLOTS(symbol)                                                                                    \
   [[maybe_unused]] static __attribute__((section("mslc_slots"))) mslc_threadgroup_slot symbol##_slot_example;
 

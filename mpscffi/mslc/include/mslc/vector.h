@@ -177,9 +177,11 @@ template <class Vector, class T, int N> struct vector_bits<Vector, T, N, true> {
   }
 };
 
-// What a vector can be filled with.
+// What a vector can be filled with. Not with what converts to everything, as it converts to a vector too.
+struct no_number;
 template <class S, class T>
-constexpr bool is_component = is_number<S> || __is_enum(S) || (lanes_of<S> == 1 && __is_convertible(S, T));
+constexpr bool is_component =
+    is_number<S> || __is_enum(S) || (lanes_of<S> == 1 && __is_convertible(S, T) && !__is_convertible(S, no_number *));
 
 } // namespace mslc
 
