@@ -2,6 +2,7 @@
 #include "command.h"
 
 #include "pool.h"
+#include "transfer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 /* What a caller's thread may run: threads of a kernel that has no loops, or bytes. Some microseconds either way, which
  * is what waking the worker would cost. */
 #define SMALL_THREADS 16384u
-#define SMALL_BYTES 65536u
+#define SMALL_BYTES 262144u
 
 static uint64_t volume(const uint32_t size[3]) {
   return (uint64_t)size[0] * size[1] * size[2];
@@ -109,9 +110,9 @@ bool host_work_bind(host_work *work, const mps_dispatch *dispatch, const uint32_
 /* The slots of our own kernels. All but the addresses are numbers. */
 enum { SOURCE, TARGET, LENGTH, PIECE, VALUE };
 
-/* Big enough for the C library to write around the caches, small enough for two threads to end together. */
+/* Big enough to be worth a second thread, small enough for all threads to end together. */
 #define PIECE_MIN ((uint64_t)4 << 20)
-#define PIECE_MAX ((uint64_t)64 << 20)
+#define PIECE_MAX ((uint64_t)32 << 20)
 
 static uint64_t number(const mslc_launch *launch, int slot) {
   return (uintptr_t)launch->buffers[slot];
@@ -124,14 +125,14 @@ static uint64_t range_end(const mslc_launch *launch, unsigned long last) {
 
 static void run_copy(const mslc_launch *launch, unsigned long first, unsigned long last) {
   uint64_t start = first * number(launch, PIECE);
-  /* Buffers of a placement heap may overlap: that gives no useful bytes, but it must not be undefined either. */
-  memmove((char *)launch->buffers[TARGET] + start, (const char *)launch->buffers[SOURCE] + start,
-          range_end(launch, last) - start);
+  host_transfer_copy((char *)launch->buffers[TARGET] + start, (const char *)launch->buffers[SOURCE] + start,
+                     range_end(launch, last) - start, number(launch, LENGTH));
 }
 
 static void run_fill(const mslc_launch *launch, unsigned long first, unsigned long last) {
   uint64_t start = first * number(launch, PIECE);
-  memset((char *)launch->buffers[TARGET] + start, (int)number(launch, VALUE), range_end(launch, last) - start);
+  host_transfer_fill((char *)launch->buffers[TARGET] + start, (int)number(launch, VALUE),
+                     range_end(launch, last) - start, number(launch, LENGTH));
 }
 
 static const mslc_kernel copy_kernel = {.name = "copy", .run = run_copy, .flags = MSLC_KERNEL_BOUNDED};
