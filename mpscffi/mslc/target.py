@@ -14,6 +14,9 @@ _COMMON = (
     "-fno-threadsafe-statics",
     "-fno-stack-protector",
     "-fno-strict-aliasing",
+    # What goes wrong at run time must show: a null pointer that is followed, a loop that never ends.
+    "-fno-delete-null-pointer-checks",
+    "-fno-finite-loops",
     # A kernel sees no error numbers and no floating-point traps, so calls of the math library can become vector code.
     "-fno-math-errno",
     "-fno-trapping-math",
