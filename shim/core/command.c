@@ -90,31 +90,24 @@ static mps_status too_short(const mps_pipeline *pipeline, const mps_argument_inf
 
 /* ---- arguments ---- */
 
-/* Claim the argument's slot; out_slot is what the kernel says of a buffer slot. */
-static inline mps_status claim_slot(binding *bound, const mps_argument *argument, uint32_t number,
-                                    const mps_argument_info **out_slot) {
-  const mps_pipeline *pipeline = bound->pipeline;
-  bool threadgroup = argument->kind == MPS_ARGUMENT_THREADGROUP;
-  uint32_t kind = threadgroup ? MPS_ARGUMENT_THREADGROUP : MPS_ARGUMENT_BUFFER;
-  uint32_t slots = threadgroup ? pipeline->threadgroup_slots : pipeline->buffer_slots;
-  uint32_t *taken = threadgroup ? &bound->threadgroups : &bound->buffers;
-  if (argument->index >= bound->device->info.max_buffer_slots) {
+/* Take a slot, of those that the kernel has, that is not taken yet. `kind` is the slot's: buffer or threadgroup. */
+static inline mps_status claim_slot(const binding *bound, uint32_t number, uint32_t kind, uint32_t index,
+                                    uint32_t slots, uint32_t *taken) {
+  uint32_t limit = bound->device->info.max_buffer_slots;
+  if (index >= limit) {
     return mps_fail(MPS_STATUS_LIMIT_EXCEEDED,
                     "mps_queue_dispatch: arguments[%" PRIu32 "] is for slot %" PRIu32
                     ", but the slots are 0 to %" PRIu32,
-                    number, argument->index, bound->device->info.max_buffer_slots - 1);
+                    number, index, limit - 1);
   }
-  uint32_t bit = UINT32_C(1) << argument->index;
+  uint32_t bit = UINT32_C(1) << index;
   if ((slots & bit) == 0) {
-    return no_such_slot(pipeline, number, kind, argument->index);
+    return no_such_slot(bound->pipeline, number, kind, index);
   }
   if ((*taken & bit) != 0) {
-    return bound_twice(pipeline, number, kind, argument->index);
+    return bound_twice(bound->pipeline, number, kind, index);
   }
   *taken |= bit;
-  if (!threadgroup) {
-    *out_slot = &pipeline->arguments[pipeline->slot_argument[argument->index]];
-  }
   return MPS_STATUS_OK;
 }
 
@@ -235,20 +228,24 @@ static mps_status unknown_argument(const mps_argument *argument, uint32_t number
 }
 
 static inline mps_status check_argument(binding *bound, const mps_argument *argument, uint32_t number) {
+  const mps_pipeline *pipeline = bound->pipeline;
+  if (argument->kind == MPS_ARGUMENT_THREADGROUP) {
+    MPS_TRY(claim_slot(bound, number, MPS_ARGUMENT_THREADGROUP, argument->index, pipeline->threadgroup_slots,
+                       &bound->threadgroups));
+    return check_threadgroup(bound, argument);
+  }
   if (argument->kind < MPS_ARGUMENT_BUFFER || argument->kind > MPS_ARGUMENT_ADDRESSES) {
     return unknown_argument(argument, number);
   }
-  const mps_argument_info *slot = NULL;
-  MPS_TRY(claim_slot(bound, argument, number, &slot));
+  MPS_TRY(claim_slot(bound, number, MPS_ARGUMENT_BUFFER, argument->index, pipeline->buffer_slots, &bound->buffers));
+  const mps_argument_info *slot = &pipeline->arguments[pipeline->slot_argument[argument->index]];
   switch (argument->kind) {
   case MPS_ARGUMENT_BUFFER:
     return check_buffer(bound, argument, slot);
   case MPS_ARGUMENT_BYTES:
     return check_bytes(bound, argument, slot);
-  case MPS_ARGUMENT_ADDRESSES:
-    return check_addresses(bound, argument, slot);
   default:
-    return check_threadgroup(bound, argument);
+    return check_addresses(bound, argument, slot);
   }
 }
 
