@@ -171,3 +171,20 @@ def test_c_program_builds_through_pkg_config(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "c", tmp_path / "c")
     output = run("make", "-C", tmp_path / "c", "run", f"PYTHON={sys.executable}", env=environment())
     assert "100003 of 100003 results are right" in output
+
+
+def command(name: str) -> Path:
+    return Path(sysconfig.get_path("scripts")) / name
+
+
+def test_command_tells_of_the_installation() -> None:
+    report = run(command("mpscffi"), "info")
+    assert f"version {mpscffi.__version__}" in report
+    assert mpscffi.get_library() in report
+
+
+@pytest.mark.parametrize(("name", "word"), [("mpscffi", "no-such-command"), ("mpscffi-mslc", "--no-such-option")])
+def test_commands_refuse_what_they_do_not_know(name: str, word: str) -> None:
+    done = subprocess.run([command(name), word], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert word in done.stderr
