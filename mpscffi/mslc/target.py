@@ -20,7 +20,17 @@ _COMMON = (
     # A kernel sees no error numbers and no floating-point traps, so calls of the math library can become vector code.
     "-fno-math-errno",
     "-fno-trapping-math",
+    # A float that an integer type cannot hold becomes the nearest value that it can, NaN becomes 0, as on a GPU.
+    "-fno-strict-float-cast-overflow",
     "-fconstexpr-steps=100000000",
+    # The stacks of kernels end in a guard page, which a big frame must not step over.
+    "-fstack-clash-protection",
+    # SIMD-group functions are told apart by where they are called, so no call may be merged with another, or doubled: not
+    # by the optimizer, in whatever function it stands, and not by the code generator.
+    *("-Xclang", "-fconvergent-functions"),
+    *("-mllvm", "-enable-tail-merge=0"),
+    *("-mllvm", "-tail-dup-size=0"),
+    *("-mllvm", "-tail-dup-placement=0"),
     # Neither the system's headers nor clang's own: Metal has none of them.
     "-nostdinc",
     "-nostdinc++",
