@@ -25,8 +25,8 @@ _COMMON = (
     "-fconstexpr-steps=100000000",
     # The stacks of kernels end in a guard page, which a big frame must not step over.
     "-fstack-clash-protection",
-    # SIMD-group functions are told apart by where they are called, so no call may be merged with another, or doubled: not
-    # by the optimizer, in whatever function it stands, and not by the code generator.
+    # SIMD-group functions are told apart by where they are called, so no call may be merged with another, or doubled:
+    # not by the optimizer, in whatever function it stands, and not by the code generator.
     *("-Xclang", "-fconvergent-functions"),
     *("-mllvm", "-enable-tail-merge=0"),
     *("-mllvm", "-tail-dup-size=0"),
