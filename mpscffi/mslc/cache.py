@@ -7,9 +7,9 @@ import time
 
 try:
     # What hashlib offers as blake2b, without loading OpenSSL: a tenth of the time of a run that finds all in the cache.
-    from _blake2 import blake2b
+    from _blake2 import blake2b as _blake2b
 except ImportError:
-    from hashlib import blake2b
+    from hashlib import blake2b as _blake2b
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ class Stats:
 class Cache:
     """A directory of files, each under the hash of all that it was made from.
 
-    Every file ends in its length and checksum: one that was cut short, or overwritten, is found out and made again. Files
-    appear whole, by a rename. If the directory cannot be written, files live in a temporary one as long as the process.
+    Every file ends in its length and checksum: one that was cut short, or overwritten, is found out and made again.
+    Files appear whole, by a rename. If the directory cannot be written, files live in a temporary one for
+    as long as the process.
 
     Parameters
     ----------
@@ -54,8 +55,8 @@ class Cache:
         self.limit = _limit()
 
     def key(self, *parts: str) -> str:
-        """The hash of some texts, in order."""
-        state = blake2b(digest_size=20)
+        """Return the hash of some texts, in order."""
+        state = _blake2b(digest_size=20)
         for part in (self._salt, *parts):
             data = part.encode("utf-8", "surrogatepass")
             state.update(b"%d\n" % len(data))
@@ -73,7 +74,7 @@ class Cache:
         return None
 
     def read(self, key: str, suffix: str) -> bytes | None:
-        """The contents of a file that is there and whole, else None."""
+        """Return the contents of a file that is there and whole, else None."""
         for directory in (self.directory, self._temporary):
             if directory:
                 path = os.path.join(directory, key[:2], key + suffix)
@@ -90,7 +91,7 @@ class Cache:
 
     def store_bytes(self, key: str, suffix: str, data: bytes) -> str:
         """Store a file, and give its path."""
-        footer = _FOOTER + len(data).to_bytes(8, "little") + blake2b(data, digest_size=_DIGEST).digest()
+        footer = _FOOTER + len(data).to_bytes(8, "little") + digest(data)
         if self.directory:
             try:
                 _check_owner(self.directory)
@@ -109,7 +110,7 @@ class Cache:
             _remove(path)
 
     def stats(self) -> Stats:
-        """What the cache holds now."""
+        """Return what the cache holds now."""
         sizes = [size for _, size, _ in self._files()]
         return Stats(self.directory, len(sizes), sum(sizes), self.limit)
 
@@ -178,8 +179,13 @@ def cache_directory() -> str:
     return os.path.join(home, ".cache", "mpscffi") if os.path.isabs(home) else ""
 
 
+def digest(data: bytes) -> bytes:
+    """Return the checksum of some bytes."""
+    return _blake2b(data, digest_size=_DIGEST).digest()
+
+
 def read_whole(path: str) -> bytes | None:
-    """The contents of a file of the cache, its footer checked; None if it is not there or not whole."""
+    """Return the contents of a file of the cache, its footer checked; None if it is not there or not whole."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -190,7 +196,7 @@ def read_whole(path: str) -> bytes | None:
         return None
     footer = data[size + len(_FOOTER) :]
     contents = data[:size]
-    if int.from_bytes(footer[:8], "little") != size or blake2b(contents, digest_size=_DIGEST).digest() != footer[8:]:
+    if int.from_bytes(footer[:8], "little") != size or digest(contents) != footer[8:]:
         return None
     return contents
 
@@ -238,10 +244,10 @@ def _touch(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    try:
+    try:  # and not contextlib.suppress, whose import is what a run from the cache would mostly wait for
         os.unlink(path)
     except OSError:
-        pass
+        return
 
 
 def _temporary_directory() -> str:

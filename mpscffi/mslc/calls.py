@@ -47,7 +47,7 @@ class Calls:
         self._mentions: dict[str, set[str]] = {}
 
     def mentions(self, name: str) -> set[str]:
-        """Identifiers in the bodies, parameters and initializers of the functions of a name."""
+        """Return identifiers in the bodies, parameters and initializers of the functions of a name."""
         found = self._mentions.get(name)
         if found is None:
             text, kind = self._tokens.text, self._tokens.kind
@@ -61,7 +61,7 @@ class Calls:
         return found
 
     def reachable(self, kernel: Function) -> list[Function]:
-        """The functions that a kernel may call, itself included."""
+        """Return the functions that a kernel may call, itself included."""
         names, todo = {kernel.name, "operator"}, [kernel.name, "operator"]
         while todo:
             new = {name for name in self.mentions(todo.pop()) if name in self.bodies} - names

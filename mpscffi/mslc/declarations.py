@@ -63,7 +63,7 @@ class Attributes:
             index += 1
 
     def within(self, start: int, stop: int) -> list[Attribute]:
-        """The attributes that stand among the tokens [start, stop)."""
+        """Return the attributes that stand among the tokens [start, stop)."""
         return self._all[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
 
 
@@ -309,7 +309,7 @@ class _Finder:
         )
 
     def _name(self, head: int, opening: int) -> str:
-        """The name in front of a parameter list; all operators and conversions are called `operator`."""
+        """Return the name in front of a parameter list; all operators and conversions are called `operator`."""
         if "operator" in self.text[head:opening]:
             return "operator"
         name = opening - 1

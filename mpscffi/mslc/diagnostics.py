@@ -45,7 +45,7 @@ class Sources:
         self._lines: dict[str, list[str]] = {SOURCE_NAME: source.split("\n")}
 
     def line(self, file: str, number: int) -> str | None:
-        """A line of a file; None if it cannot be had."""
+        """Return a line of a file; None if it cannot be had."""
         if file not in self._lines:
             try:
                 with open(file, encoding="utf-8", errors="replace") as opened:
@@ -77,7 +77,7 @@ def translated(log: str, locate: Callable[[str, int, int], Place | None], source
     log : str
         What clang wrote, without its excerpts of the source.
     locate : callable
-        Gives the user's place for a file, line and column of clang's; None for what the user never sees, as the prelude.
+        Gives the user's place for a file, line and column of clang's; None for what the user never sees.
     sources : Sources
 
     Returns
@@ -120,7 +120,7 @@ def _told(group: list[_Message], locate: Callable[[str, int, int], Place | None]
 
 
 def _readable(text: str) -> str:
-    """A message with types named as Metal names them."""
+    """Return a message with types named as Metal names them."""
     for clang, metal in _ELEMENTS.items():
         text = re.sub(rf"\b{clang}\b", metal, text)
     text = _VECTOR.sub(r"\1\2", text)

@@ -118,7 +118,7 @@ class ParameterError(Exception):
 
 
 def split_list(tokens: Tokens, start: int, stop: int) -> list[list[int]]:
-    """The tokens [start, stop), split at the commas that stand in no bracket."""
+    """Return the tokens [start, stop), split at the commas that stand in no bracket."""
     parts: list[list[int]] = []
     current: list[int] = []
     index = start
@@ -142,7 +142,7 @@ def split_list(tokens: Tokens, start: int, stop: int) -> list[list[int]]:
 
 
 def declared_name(tokens: Tokens, indices: list[int]) -> int | None:
-    """The token that names a parameter or variable, out of its tokens without attributes; None if it has no name."""
+    """Return the token that names a parameter or variable, out of its plain tokens; None if it has no name."""
     depth = 0
     names: list[int] = []
     seen_type = False
@@ -198,7 +198,7 @@ class ParameterReader:
             if self._plain(part) and self._texts(part) != ["void"]
         ]
         parameters = [self._explicit(part) for part in lists]
-        for part, parameter in zip(lists, parameters):
+        for part, parameter in zip(lists, parameters, strict=True):
             if not parameter.role:
                 parameter.role = self._automatic(part)
         return parameters
@@ -210,7 +210,7 @@ class ParameterReader:
         return [self.tokens.text[index] for index in self._plain(part)]
 
     def _explicit(self, part: list[int]) -> Parameter:
-        """A parameter with the role that its attributes give it; none yet if they give none."""
+        """Return a parameter with the role that its attributes give it; none yet if they give none."""
         plain = self._plain(part)
         texts = self._texts(part)
         name_token = declared_name(self.tokens, plain)
@@ -221,7 +221,7 @@ class ParameterReader:
         is_optional = next((item for item in attributes if item.name == "function_constant"), None)
         for attribute in attributes:
             if attribute.name in BUILTIN_INPUTS:
-                self._check_input(plain, texts, attribute, name_token)
+                self._check_input(plain, attribute, name_token)
                 parameter.role = f"mslc::{attribute.name}"
             elif attribute.name == "buffer":
                 parameter.role = self._buffer(attribute, texts, is_optional)
@@ -235,7 +235,7 @@ class ParameterReader:
         return parameter
 
     def _type_name(self, plain: list[int], name_token: int | None) -> str:
-        """The type of the value pointed to, as the source spells it."""
+        """Return the type of the value pointed to, as the source spells it."""
         kept: list[int] = []
         depth = 0
         for index in plain:
@@ -258,7 +258,7 @@ class ParameterReader:
         return self.tokens.spelled(kept)
 
     def _refuse_unsupported(self, plain: list[int], texts: list[str], attributes: list[Attribute], name: str) -> None:
-        for index, text in zip(plain, texts):
+        for index, text in zip(plain, texts, strict=True):
             for prefix, what in _UNSUPPORTED_TYPES:
                 if text == prefix or (
                     prefix in ("texture", "depth")
@@ -278,8 +278,8 @@ class ParameterReader:
                     attribute.start,
                 )
 
-    def _check_input(self, plain: list[int], texts: list[str], attribute: Attribute, name_token: int | None) -> None:
-        types = [text for index, text in zip(plain, texts) if index != name_token and text not in ("const", "thread")]
+    def _check_input(self, plain: list[int], attribute: Attribute, name_token: int | None) -> None:
+        types = [self.tokens.text[index] for index in plain if index != name_token]
         wrong = next((text for text in types if text in _OTHER_TYPES or text in ("*", "&")), None)
         if wrong is None and attribute.name in _SCALAR_INPUTS:
             wrong = next((text for text in types if text in ("uint2", "uint3", "ushort2", "ushort3")), None)
@@ -292,7 +292,7 @@ class ParameterReader:
             )
 
     def _slot(self, attribute: Attribute) -> tuple[str, int | None]:
-        """The text of an attribute's number, and its value where that is a literal."""
+        """Return the text of an attribute's number, and its value where that is a literal."""
         text = self.tokens.spelled(attribute.arguments) or "0"
         if len(attribute.arguments) <= 1 and (
             not attribute.arguments or self.tokens.kind[attribute.arguments[0]] == NUMBER
@@ -339,7 +339,7 @@ class ParameterReader:
         return f"mslc::threadgroup_buffer, ({text})"
 
     def _automatic(self, part: list[int]) -> str:
-        """The role of a parameter without a telling attribute: the next free slot."""
+        """Return the role of a parameter without a telling attribute: the next free slot."""
         texts = self._texts(part)
         if not any(text in ("*", "&", "[") for text in texts):
             raise ParameterError(

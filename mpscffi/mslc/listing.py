@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def listing_of(rewritten: Rewriter) -> Listing:
-    """The kernels, in the order of the source, and the function constants."""
+    """Return the kernels, in the order of the source, and the function constants."""
     entries = sorted(rewritten.entries.values(), key=lambda entry: entry.offset)
     constants = [
         Constant(constant.index, data_type(constant.type_name), constant.is_required, constant.name)

@@ -19,7 +19,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def integer_value(text: str) -> int | None:
-    """The value of an expression of integer literals; None if it is anything else."""
+    """Return the value of an expression of integer literals; None if it is anything else."""
     plain = re.sub(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]*\b", lambda match: str(_literal(match.group(1))), text)
     try:
         return _value(ast.parse(plain.strip(), mode="eval").body)

@@ -39,7 +39,7 @@ class Text:
 
 
 def normalized(source: str) -> str:
-    """The source with `\\n` at the end of each line.
+    """Return the source with a line feed at the end of each line.
 
     Raises
     ------
@@ -55,10 +55,10 @@ def normalized(source: str) -> str:
 
 
 def without_preprocessor(source: str) -> Text | None:
-    """A source that includes nothing but Metal's headers, its directives blanked; None for any other source.
+    """Return a source that includes nothing but Metal's headers, its directives blanked; None for any other source.
 
-    Most kernels that are written in a string are of this kind. Macros of Metal's library stay: clang expands them when it
-    compiles.
+    Most kernels that are written in a string are of this kind. Macros of Metal's library stay: clang expands them when
+    it compiles.
     """
     for match in _DIRECTIVE.finditer(source):
         if match.group(1) == "pragma" and "once" not in match.group(2):
@@ -103,7 +103,7 @@ def from_preprocessor(output: str, headers: Sequence[str], is_library: Callable[
 
 
 def _blanked(text: str) -> str:
-    """The text without directives. Whether a * b + c may be contracted is the one that clang is told of."""
+    """Return the text without directives. Whether a * b + c may be contracted is the one that clang is told of."""
 
     def replacement(match: re.Match[str]) -> str:
         contract = _CONTRACT.match(match.group(2)) if match.group(1) == "pragma" else None

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import process
@@ -38,6 +39,20 @@ _INTERNAL = (
 # What LLVM makes of loops that move memory: the C library of the process has them.
 _FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
 _UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
+
+
+@dataclass(slots=True)
+class Unit:
+    """A translation unit: the source, rendered with `output`, is its lines from `first` to `last`.
+
+    Behind it follows one line for each of `entries`.
+    """
+
+    text: str
+    output: list[str]
+    first: int
+    last: int
+    entries: list[Entry]
 
 
 class Program:
@@ -118,7 +133,7 @@ class Program:
             raise CompileError(error_text(place, "error", str(error), self._sources)) from None
 
     def _check_unstructured(self) -> None:
-        """A source without structure, as with a missing brace: clang says best what is wrong."""
+        """Return a source without structure, as with a missing brace: clang says best what is wrong."""
         words = r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b"
         text = re.sub(words, "", re.sub(r"\bconstant\b", "const", self._text.text))
         finished = self._compile(text, ["-fsyntax-only"], None)
@@ -142,7 +157,7 @@ class Program:
         Parameters
         ----------
         instantiate : bool, optional
-            Whether to check the bodies of kernel templates for each explicit instantiation; by default if there are few.
+            Whether to check the bodies of kernel templates for each explicit instantiation; by default if few.
 
         Raises
         ------
@@ -157,10 +172,10 @@ class Program:
                 lines.append(f"static auto mslc_use_{number} = {entry.expression};\n")
             else:
                 lines.append(f"using mslc_use_{number} = decltype({entry.expression});\n")
-        unit, offset = self._unit({}, "".join(lines))
-        finished = self._compile(unit, ["-fsyntax-only"], None)
+        unit = self._unit({}, self._rewritten.output(None), "".join(lines), instantiations)
+        finished = self._compile(unit.text, ["-fsyntax-only"], None)
         if finished.status:
-            raise CompileError(self._log(finished.errors, offset, instantiations))
+            raise CompileError(self._log(finished.errors, unit))
 
     def build(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
         """Compile one kernel to a kernel library.
@@ -179,28 +194,28 @@ class Program:
         RequestError
             For an unknown kernel; for a constant that is unknown, missing or of another type.
         """
-        unit, offset, entry = self.unit(kernel, constants)
+        unit = self.unit(kernel, constants)
         with _Workspace() as directory:
             path = os.path.join(directory, "kernel.o")
-            finished = self._compile(unit, ["-c"], path)
+            finished = self._compile(unit.text, ["-c"], path)
             if finished.status:
-                raise CompileError(self._log(finished.errors, offset, [entry]))
+                raise CompileError(self._log(finished.errors, unit))
             self._link(path, output, directory)
 
     def emit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
         """Write one kernel as "cpp", "asm" or "llvm" instead of a library."""
-        unit, offset, entry = self.unit(kernel, constants)
+        unit = self.unit(kernel, constants)
         if form == "cpp":
             with open(output, "w", encoding="utf-8") as file:
-                file.write(unit)
+                file.write(unit.text)
             return
         arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
-        finished = self._compile(unit, arguments, os.path.abspath(output))
+        finished = self._compile(unit.text, arguments, os.path.abspath(output))
         if finished.status:
-            raise CompileError(self._log(finished.errors, offset, [entry]))
+            raise CompileError(self._log(finished.errors, unit))
 
-    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]]) -> tuple[str, int, Entry]:
-        """The C++ of one kernel, how many lines stand before the source in it, and the kernel's entry."""
+    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]]) -> Unit:
+        """Return the C++ of one kernel."""
         entry = self._rewritten.entries.get(kernel)
         if entry is None:
             names = ", ".join(f"'{name}'" for name in list(self._rewritten.entries)[:20]) or "none"
@@ -218,24 +233,24 @@ class Program:
             pairs = ", ".join(f"{{{_quoted(item.name)}, {_quoted(item.type_name)}}}" for item in parameters)
             tail = f"static constexpr mslc::parameter_text mslc_texts[] = {{{pairs}}};\n"
         roles = "".join(f", mslc::role<{item.role}>" for item in parameters)
-        limit = entry.max_threads or str(_MAX_THREADS)
+        limit = f"({entry.max_threads or _MAX_THREADS})"  # in parentheses, as it may hold commas
         tail += f"MSLC_KERNEL_LIBRARY({_quoted(entry.name)}, {flags}, {limit}, {texts}, {entry.expression}{roles})\n"
-        unit, offset = self._unit(values, tail)
-        return unit, offset, entry
+        return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry])
 
-    def _unit(self, values: Mapping[str, str], tail: str) -> tuple[str, int]:
-        """A whole translation unit, and how many lines stand before the source in it."""
+    def _unit(self, values: Mapping[str, str], output: list[str], tail: str, entries: list[Entry]) -> Unit:
         head = ""
         for constant in self._rewritten.constants.values():
             value = values.get(constant.name)
             head += f"#define {constant.macro} {value if value is not None else '{}'}\n"
             head += f"#define {constant.macro}_DEFINED {'true' if value is not None else 'false'}\n"
         head += _INTERNAL
-        unit = f"{head}{self._rewritten.text}\n#pragma clang attribute pop\n{tail}"
-        return unit, head.count("\n")
+        source = self._rewritten.tokens.rendered(output)
+        text = f"{head}{source}\n#pragma clang attribute pop\n{tail}"
+        first = head.count("\n") + 1
+        return Unit(text, output, first, first + source.count("\n"), entries)
 
     def _constant_values(self, entry: Entry, given: Mapping[str | int, tuple[int, bytes]]) -> dict[str, str]:
-        """The text of each function constant that has a value."""
+        """Return the text of each function constant that has a value."""
         constants = self._rewritten.constants
         by_index = {constant.index: constant for constant in constants.values()}
         values: dict[str, str] = {}
@@ -269,30 +284,29 @@ class Program:
 
     # ---------------------------------------------------------------- places
 
-    def _log(self, errors: str, offset: int, tail: list[Entry]) -> str:
-        """Clang's log of a unit. `tail` are the entries of the lines that follow the source in it."""
+    def _log(self, errors: str, unit: Unit) -> str:
+        """Clang's log of a unit, told of the source."""
         tokens = self._rewritten.tokens
-        last = offset + self._rewritten.text.count("\n") + 1
 
         def locate(file: str, line: int, column: int) -> Place | None:
-            if file != _UNIT or line <= offset:
+            if file != _UNIT or line < unit.first:
                 return None
-            if line > last:
-                number = line - last - 2
-                if not 0 <= number < len(tail):
+            if line > unit.last:
+                number = line - unit.last - 2  # behind the line that ends the pragma
+                if not 0 <= number < len(unit.entries):
                     return None
-                return self._token_place(self._text.text, tail[number].offset)
-            token = tokens.at(line - offset, column)
+                return self._token_place(self._text.text, unit.entries[number].offset)
+            token = tokens.at(unit.output, line - unit.first + 1, column)
+            known = self._line_place(line - unit.first + 1, 0)
             if token is None:
-                return self._line_place(line - offset, 0)
+                return known
             place = self._token_place(self._text.text, tokens.start[token])
-            known = self._line_place(line - offset, 0)
             return place if (place.file, place.line) == (known.file, known.line) else known
 
         return translated(errors, locate, self._sources)
 
     def _locate_before(self, file: str, line: int, column: int) -> Place | None:
-        """A place in the log of the preprocessor, which has seen the user's own files."""
+        """Return a place in the log of the preprocessor, which has seen the user's own files."""
         return None if self._prelude.owns(file) else Place(file, line, column)
 
     def _locate_plain(self, file: str, line: int, column: int) -> Place | None:
@@ -304,7 +318,7 @@ class Program:
         return Place(file, number, column)
 
     def _token_place(self, text: str, offset: int) -> Place:
-        """The user's place of what stands at an offset of the preprocessed text."""
+        """Return the user's place of what stands at an offset of the preprocessed text."""
         start = text.rfind("\n", 0, offset) + 1
         place = self._line_place(text.count("\n", 0, offset) + 1, offset - start + 1)
         if self._text.is_verbatim:
@@ -337,7 +351,7 @@ class _Workspace:
 
 
 def _dependencies(text: str) -> list[str]:
-    """The files that a makefile rule names behind its colon."""
+    """Return the files that a makefile rule names behind its colon."""
     _, _, rest = text.partition(": ")
     rest = rest.replace("\\\n", " ")
     names = re.findall(r"(?:\\.|[^\s\\])+", rest)

@@ -1,6 +1,6 @@
 """The host device's compiler: what `mpscffi` calls to check a source and to build its kernels.
 
-Importing this module is cheap, and so is a call whose result is in the cache: the compiler proper is imported when there is
+Importing this module is cheap, and so is a call whose result is in the cache: the rest is imported when there is
 something to compile.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from .cache import Cache
+from .cache import Cache, digest
 from .errors import CompileError, CompilerMissing, RequestError
 from .options import Options
 from .target import cpu_identity
@@ -145,7 +145,7 @@ def build(
 
 
 def program(source: str, options: Options | None = None) -> Program:
-    """A source, rewritten but not checked, for tools that want more of it than a kernel library."""
+    """Return a source, rewritten but not checked, for tools that want more of it than a kernel library."""
     return _compiler().program(source, options or Options())
 
 
@@ -155,7 +155,7 @@ def clear_cache() -> None:
 
 
 def cache_stats() -> Stats:
-    """What the compiler keeps on disk."""
+    """Return what the compiler keeps on disk."""
     return _cache("").stats()
 
 
@@ -217,14 +217,14 @@ class _Compiler:
         return listing
 
     def _program(self, key: str, source: str, options: Options) -> Program:
-        """The program of a source: the last one, if it is the same."""
+        """Return the program of a source: the last one, if it is the same."""
         last = self._last
         if last is None or last[0] != key:
             last = self._last = key, self.program(source, options)
         return last[1]
 
     def program(self, source: str, options: Options) -> Program:
-        """A new program."""
+        """Return a new program."""
         from .precompiled import Prelude
         from .program import Program
 
@@ -246,7 +246,7 @@ _compilers: dict[tuple[str, ...], _Compiler] = {}
 
 
 def _compiler() -> _Compiler:
-    """The compiler for the environment as it is now."""
+    """Return the compiler for the environment as it is now."""
     names = ("MPSCFFI_CXX", "MPSCFFI_CACHE_DIR", "MPSCFFI_CACHE_SIZE", "XDG_CACHE_HOME", "HOME", "PATH")
     settings = tuple(os.environ.get(name, "") for name in names)
     compiler = _compilers.get(settings)
@@ -261,40 +261,30 @@ def _cache(identity: str) -> Cache:
 
 
 def _own_identity() -> str:
-    """Changes when the compiler or the prelude does: names, sizes and times of all its files."""
+    """Return a text that changes when the compiler or the prelude does: names, sizes and times of all its files."""
     parts = []
-    for directory in (
-        _HERE,
-        os.path.join(_HERE, "include"),
-        os.path.join(_HERE, "include", "mslc"),
-        os.path.join(_HERE, "include", "simd"),
-    ):
-        try:
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.is_file() and not entry.name.endswith(".pyc"):
-                        status = entry.stat()
-                        parts.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
-        except OSError:
-            continue
+    for directory in (_HERE, f"{_HERE}/include", f"{_HERE}/include/mslc", f"{_HERE}/include/simd"):
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    status = entry.stat()
+                    parts.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(sorted(parts))
 
 
 def _headers_hold(headers: str) -> bool:
     """Whether the user's headers are as they were."""
     for line in headers.splitlines():
-        digest, _, path = line.partition(" ")
-        if digest and _file_digest(path) != digest:
+        known, _, path = line.partition(" ")
+        if known and _file_digest(path) != known:
             return False
     return True
 
 
 def _file_digest(path: str) -> str:
-    from .cache import blake2b
-
     try:
         with open(path, "rb") as file:
-            return blake2b(file.read(), digest_size=16).hexdigest()
+            return digest(file.read()).hex()
     except OSError:
         return "missing"
 

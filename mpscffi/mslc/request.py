@@ -46,7 +46,7 @@ def serve(request: str, reply: str) -> None:
 
 
 def read_fields(data: bytes) -> dict[str, list[bytes]]:
-    """The values of each field of a request.
+    """Return the values of each field of a request.
 
     Raises
     ------

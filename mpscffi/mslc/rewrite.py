@@ -79,8 +79,6 @@ class Rewriter:
 
     Attributes
     ----------
-    text : str
-        The C++.
     entries : dict of str to Entry
     constants : dict of str to FunctionConstant
         By name.
@@ -120,10 +118,26 @@ class Rewriter:
         self._casts()
         self._address_spaces()
         self._initializers = self._find_initializers(declarations)
-        self.text = self.tokens.rendered()
+
+    def output(self, kernel: Kernel | None) -> list[str]:
+        """Return the C++ that takes the place of each token.
+
+        With a kernel, all other kernels that it does not call are declared alone, so that clang has less to do.
+        """
+        output = list(self.tokens.output)
+        if kernel is None:
+            return output
+        needed = {id(function) for function in self.calls.reachable(kernel.function)}
+        for function in self.calls.kernels:
+            if id(function) not in needed and output[function.body]:
+                behind = output[function.stop - 1].removeprefix("}")
+                output[function.body : function.stop] = [""] * (function.stop - function.body)
+                output[function.body] = ";"
+                output[function.stop - 1] = behind
+        return output
 
     def used_constants(self, kernel: Function) -> list[FunctionConstant]:
-        """The function constants that a kernel may read, also by way of other constants."""
+        """Return the function constants that a kernel may read, also by way of other constants."""
         names = self.calls.identifiers(kernel)
         todo = [name for name in names if name in self._initializers]
         while todo:
@@ -172,7 +186,7 @@ class Rewriter:
                 output[index] = ""
 
     def _literals(self) -> None:
-        """A literal without a suffix is a float, where C++ would take it for a double."""
+        """Give literals Metal's types: one without a suffix is a float, not a double."""
         for index, kind in enumerate(self.tokens.kind):
             if kind != NUMBER:
                 continue
@@ -243,7 +257,7 @@ class Rewriter:
         return items
 
     def _signature(self, start: int, stop: int, closing: int | None) -> str:
-        """The header of a declaration without address spaces, attributes and the names of parameters.
+        """Return the header of a declaration without address spaces, attributes and the names of parameters.
 
         `closing` is the end of a parameter list.
         """
@@ -331,7 +345,7 @@ class Rewriter:
         return len(self.calls.bodies.get(function.name, ())) > 1
 
     def _limit(self, kernel: Kernel, attribute: Attribute) -> None:
-        """The limit may name template parameters: it becomes the value of a class with the same ones."""
+        """Keep a kernel's limit of threads: it may name template parameters, so it becomes a class with the same ones."""
         kernel.max_threads = attribute.arguments
         function = kernel.function
         header = ""
@@ -357,7 +371,7 @@ class Rewriter:
         return "".join(self.tokens.text[index].strip('"') for index in attribute.arguments)
 
     def _parameter_types(self, function: Function) -> str:
-        """A function's parameter list as C++, names and all."""
+        """Return a function's parameter list as C++, names and all."""
         words = []
         for index in range(function.opening + 1, function.closing):
             word = self.tokens.text[index]
@@ -367,7 +381,7 @@ class Rewriter:
         return " ".join(words)
 
     def _instantiation(self, instantiation: Instantiation) -> None:
-        """An explicit instantiation of a kernel makes no code, but an entry: it is instantiated when it is asked for."""
+        """Make an entry of an explicit instantiation of a kernel: it is instantiated when it is asked for."""
         name = self._host_name(instantiation.attributes)
         if not name and instantiation.stage is None:
             return
@@ -421,7 +435,7 @@ class Rewriter:
         return self.tokens.spelled(list(range(self.tokens.open_angle(end), end + 1)))
 
     def _find_kernel(self, base: str, count: int | None, instantiation: Instantiation) -> Kernel:
-        """The kernel template of that name; of several, the one with as many parameters."""
+        """Return the kernel template of that name; of several, the one with as many parameters."""
         kernels = [kernel for kernel in self._kernels.get(base, ()) if kernel.function.template is not None]
         if count is not None and len(kernels) > 1:
             kernels = [kernel for kernel in kernels if len(kernel.parameters) == count] or kernels
@@ -432,9 +446,9 @@ class Rewriter:
     # ---------------------------------------------------------------- threadgroup memory
 
     def _threadgroup_memory(self, function: Function) -> None:
-        """A variable in threadgroup memory becomes a reference into the worker's arena.
+        """Make variables in threadgroup memory references into the worker's arena.
 
-        Its declaration becomes a struct, of which the prelude gives the place: so C++ itself reads the declarators.
+        A declaration becomes a struct, of which the prelude gives the place: so C++ itself reads the declarators.
         """
         for index in range(function.body + 1, function.stop - 1):
             if self.tokens.text[index] == "threadgroup" and not self.attributes.inside[index]:
@@ -551,7 +565,7 @@ class Rewriter:
     # ---------------------------------------------------------------- expressions
 
     def _spins(self) -> None:
-        """A loop that waits for another thread lets that thread run."""
+        """Let other threads run in a loop that waits for one of them."""
         for opening in self.calls.spins:
             self.tokens.output[opening] += "::mslc::yield(), "
 

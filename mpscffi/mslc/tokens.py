@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # One alternative for each kind. Blanks, comments and spliced lines belong to no token.
 _TOKEN = re.compile(
@@ -152,7 +155,7 @@ class Tokens:
         self.output[start:stop] = [""] * (stop - start)
 
     def spelled(self, indices: list[int]) -> str:
-        """The tokens as one line of source, blanks only where they stood or where words would meet."""
+        """Return the tokens as one line of source, blanks only where they stood or where words would meet."""
         parts: list[str] = []
         previous = -1
         for index in indices:
@@ -165,26 +168,24 @@ class Tokens:
             previous = index
         return "".join(parts)
 
-    def line(self, token: int) -> int:
-        """Number of the line, from 1, on which a token starts."""
-        return self.source.count("\n", 0, self.start[token]) + 1
-
-    def rendered(self) -> str:
-        """The text with all replacements."""
+    def rendered(self, output: Sequence[str]) -> str:
+        """Return the text with `output` in place of the tokens."""
         parts: list[str] = []
         end = 0
-        for start, text, output in zip(self.start, self.text, self.output):
+        for start, text, replacement in zip(self.start, self.text, output, strict=True):
             parts.append(self.source[end:start])
-            parts.append(output)
+            parts.append(replacement)
             end = start + len(text)
         parts.append(self.source[end:])
         return "".join(parts)
 
-    def at(self, line: int, column: int) -> int | None:
-        """The token that was replaced by what stands at a place of the rendered text.
+    def at(self, output: Sequence[str], line: int, column: int) -> int | None:
+        """Return the token that was replaced by what stands at a place of a rendered text.
 
         Parameters
         ----------
+        output : sequence of str
+            What it was rendered with.
         line : int
             From 1.
         column : int
@@ -195,21 +196,18 @@ class Tokens:
         int or None
             Index of the token; None if none starts at or before that place.
         """
-        offset = 0
-        places: list[int] = []
-        end = 0
-        rendered: list[str] = []
-        for start, text, output in zip(self.start, self.text, self.output):
-            blank = self.source[end:start]
-            offset += len(blank)
-            places.append(offset)
-            offset += len(output)
-            end = start + len(text)
-            rendered += (blank, output)
-        lines = "".join(rendered).split("\n")
+        lines = self.rendered(output).split("\n")
         if line > len(lines):
             return None
         within = len(lines[line - 1].encode()[: column - 1].decode(errors="ignore"))
         wanted = sum(len(text) + 1 for text in lines[: line - 1]) + within
-        index = bisect_right(places, wanted) - 1
-        return index if index >= 0 else None
+        place = shift = 0
+        found = None
+        for index, start in enumerate(self.start):
+            place = start + shift
+            if place > wanted:
+                break
+            if output[index]:
+                found = index
+            shift += len(output[index]) - len(self.text[index])
+        return found

@@ -53,7 +53,7 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """The compiler to use: of MPSCFFI_CXX, else of the `ziglang` package, else the newest clang on PATH.
+    """Return the compiler to use: of MPSCFFI_CXX, else of the `ziglang` package, else the newest clang on PATH.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _zig(words: list[str]) -> Toolchain:
 
 
 def _clang(words: list[str], needs_version_check: bool) -> Toolchain:
-    """A clang of the system, with its own lld if that is installed, else linking through the compiler's driver."""
+    """Return a clang of the system, with its own lld if there is one, else linking through the compiler."""
     real = os.path.realpath(words[0])
     suffix = os.path.basename(words[0]).rpartition("-")[2]
     candidates = [os.path.join(os.path.dirname(real), "ld.lld")]

@@ -42,7 +42,7 @@ _SAME = {
 
 
 def data_type(type_name: str) -> int:
-    """The data type of a constant's type as the source spells it, base | lanes << 8; 0 if it is not known."""
+    """Return the data type of a constant's type as the source spells it, base | lanes << 8; 0 if it is not known."""
     name = " ".join(type_name.replace("metal::", "").split())
     name = _SAME.get(name, name)
     match = re.fullmatch(r"([a-z]+)([234]?)", name)
@@ -52,13 +52,13 @@ def data_type(type_name: str) -> int:
 
 
 def type_text(number: int) -> str:
-    """A data type as Metal spells it."""
+    """Return a data type as Metal spells it."""
     lanes = number >> 8
     return _NAMES.get(number & 255, "an unknown type") + (str(lanes) if lanes > 1 else "")
 
 
 def literal(name: str, type_name: str, given: int, data: bytes) -> str:
-    """A value as C++.
+    """Return a value as C++.
 
     Parameters
     ----------
