@@ -29,9 +29,10 @@ class Scalar:
 
     def __init__(self, name: str, code: str, ctype: str) -> None:
         self.name = name
-        self.code = code
+        # In standard mode, where struct finds out that a float is too large.
+        self.code = f"<{code}" if code else ""
         self.ctype = ctype
-        self.size = struct.calcsize(code) if code else 2
+        self.size = struct.calcsize(self.code) if code else 2
         self.is_float = code in ("", "e", "f")
         signed = code in ("b", "h", "i", "q")
         bits = 1 if code == "?" else self.size * 8

@@ -1,0 +1,81 @@
+"""Fixtures of the whole suite: every test that asks for `device` runs on each device of this machine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import mpscffi
+from mpscffi.allocator import allocator_of
+
+
+def _backends() -> list[str]:
+    """Return the devices to test: MPSCFFI_TEST_DEVICES, else all there are."""
+    wanted = os.environ.get("MPSCFFI_TEST_DEVICES", "")
+    if wanted:
+        return wanted.split(",")
+    return [*(["metal"] if mpscffi.is_available() else []), "host"]
+
+
+@pytest.fixture(params=_backends(), scope="session")
+def _backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def device(_backend: str) -> Iterator[mpscffi.Device]:
+    """The device in use, with nothing left behind: no limit, no stream, no failure that the next test would meet."""
+    mpscffi.set_device(_backend)
+    current = mpscffi.current_device()
+    yield current
+    mpscffi.set_device(current)
+    allocator = allocator_of(current)
+    allocator.high_ratio = 1.7
+
+
+_libraries: dict[tuple[int, str], mpscffi.ShaderLibrary] = {}
+
+
+@pytest.fixture
+def compiled(device: mpscffi.Device) -> Callable[[str], mpscffi.ShaderLibrary]:
+    """Compiles a source, once in a test run."""
+
+    def compile_once(source: str) -> mpscffi.ShaderLibrary:
+        key = (id(device), source)
+        if key not in _libraries:
+            _libraries[key] = mpscffi.compile_shader(source)
+        return _libraries[key]
+
+    return compile_once
+
+
+@pytest.fixture
+def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script in a new interpreter."""
+
+    def run(script: str, *options: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *options, "-c", textwrap.dedent(script)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path_factory.getbasetemp(),  # not the source tree, whose package is not built
+            env={**os.environ, **environment},
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def settled() -> None:
+    """Nothing of earlier tests is left in memory."""
+    gc.collect()
+    mpscffi.synchronize()
+    mpscffi.empty_cache()
