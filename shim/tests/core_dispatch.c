@@ -117,6 +117,37 @@ static void the_library_chooses_groups(void) {
   expect_grid(&c, 1000, 1, 1, 256, 1, 1); /* the kernel takes no more */
 }
 
+/* Any size up to 2^32 - 1, small ones as often as large ones. */
+static uint64_t random_size(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  uint64_t bits = *state % 32 + 1;
+  return (*state >> 32 & ((UINT64_C(1) << bits) - 1)) | UINT64_C(1) << (bits - 1);
+}
+
+static void chosen_groups_suit_any_grid(void) {
+  uint64_t state = 88172645463325252u;
+  for (int i = 0; i < 20000; i++) {
+    call c;
+    (i % 2 == 0 ? right_saxpy : right_reduce)(&c);
+    uint64_t most = i % 2 == 0 ? 1024 : 256;
+    set3(c.dispatch.grid, random_size(&state), random_size(&state) % 5000 + 1, random_size(&state) % 100 + 1);
+    EXPECT_OK(mps_queue_dispatch(queue, &c.dispatch));
+    uint64_t threads = (uint64_t)fake.group[0] * fake.group[1] * fake.group[2];
+    EXPECT(threads >= 1 && threads <= most);
+    for (int k = 0; k < 3; k++) {
+      EXPECT_EQUAL(fake.grid[k], c.dispatch.grid[k]);
+      EXPECT(fake.group[k] >= 1 && fake.group[k] <= fake.grid[k]);
+    }
+    EXPECT(fake.group[0] == fake.grid[0] || fake.group[0] % 32 == 0);
+    /* No further row, and no further plane, would fit. */
+    EXPECT(fake.group[1] == fake.grid[1] || (uint64_t)fake.group[0] * (fake.group[1] + 1) > most);
+    EXPECT(fake.group[2] == fake.grid[2] || fake.group[2] == 64 ||
+           (uint64_t)fake.group[0] * fake.group[1] * (fake.group[2] + 1) > most);
+  }
+}
+
 static void an_empty_grid_runs_nothing_but_is_checked(void) {
   for (int i = 0; i < 3; i++) {
     call c;
@@ -317,6 +348,7 @@ int main(void) {
 
   grids_and_groups_reach_the_backend();
   the_library_chooses_groups();
+  chosen_groups_suit_any_grid();
   an_empty_grid_runs_nothing_but_is_checked();
   bad_grids_and_groups_are_refused();
   slots_are_checked();
