@@ -23,7 +23,7 @@ for _ in range(2):
     kernel(x, 1.0)
     mps.synchronize()
     print(time.perf_counter() - begin)
-assert x.item() == 1.0 + %s
+assert x[0].item() == 1.0 + %s
 """
 
 
