@@ -35,7 +35,10 @@ _CHECKED_INSTANTIATIONS = 8
 # A function that no kernel calls makes no code, whatever the source says of its linkage.
 _INTERNAL = (
     "#pragma clang attribute push(__attribute__((internal_linkage)), apply_to = any(function, variable(is_global)))\n"
+    # A function with SIMD-group functions in it, called in two branches, has two places of each until it is inlined.
+    "#pragma clang attribute push(__attribute__((nomerge)), apply_to = function)\n"
 )
+_END_INTERNAL = "#pragma clang attribute pop\n" * 2
 # What LLVM makes of loops that move memory: the C library of the process has them.
 _FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
 _UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
@@ -245,7 +248,7 @@ class Program:
             head += f"#define {constant.macro}_DEFINED {'true' if value is not None else 'false'}\n"
         head += _INTERNAL
         source = self._rewritten.tokens.rendered(output)
-        text = f"{head}{source}\n#pragma clang attribute pop\n{tail}"
+        text = f"{head}{source}\n{_END_INTERNAL}{tail}"
         first = head.count("\n") + 1
         return Unit(text, output, first, first + source.count("\n"), entries)
 

@@ -34,7 +34,7 @@ template <class Operand> struct lanes {
 };
 
 // work(lanes) once for each group of `width` lanes that has any.
-template <uint width, class Operand, class Work> MSLC_FUNC void for_groups(Operand &operand, Work) {
+template <uint width, class Operand, class Work> MSLC_CONVERGENT_FUNC void for_groups(Operand &operand, Work) {
   collective(operand, [](void *const *operands, unsigned mask) {
     const lanes<Operand> all{operands, mask};
     for (uint first = 0; first < simd_width; first += width) {
@@ -127,7 +127,7 @@ struct exchange {
     some.each([&](uint i) { some[i].value = arrived[i]; });
   }
 };
-template <uint width, class T> MSLC_FUNC T take(T value, T otherwise, int from) {
+template <uint width, class T> MSLC_CONVERGENT_FUNC T take(T value, T otherwise, int from) {
   parcel<T> mine{value, otherwise, from};
   for_groups<width>(mine, exchange{});
   return mine.value;
@@ -149,7 +149,7 @@ struct ballot {
     some.each([&](uint i) { some[i].result = result; });
   }
 };
-template <uint width> MSLC_FUNC uint votes(bool yes) {
+template <uint width> MSLC_CONVERGENT_FUNC uint votes(bool yes) {
   vote mine{yes, 0};
   for_groups<width>(mine, ballot{});
   return mine.result;
@@ -157,18 +157,18 @@ template <uint width> MSLC_FUNC uint votes(bool yes) {
 
 // The functions that SIMD-groups and quadgroups have in common, named by their prefix.
 #define MSLC_GROUP_REDUCTION(name, operation, kinds)                                                                   \
-  template <class T, class = enable_if_t<mslc::kinds<T>>> MSLC_FUNC T name(T data) {                                   \
+  template <class T, class = enable_if_t<mslc::kinds<T>>> MSLC_CONVERGENT_FUNC T name(T data) {                        \
     mslc::for_groups<MSLC_GROUP_WIDTH>(data, mslc::reduction<mslc::operation>{});                                      \
     return data;                                                                                                       \
   }
 #define MSLC_GROUP_SCAN(name, operation, inclusive)                                                                    \
-  template <class T, class = enable_if_t<mslc::is_value<T>>> MSLC_FUNC T name(T data) {                                \
+  template <class T, class = enable_if_t<mslc::is_value<T>>> MSLC_CONVERGENT_FUNC T name(T data) {                     \
     mslc::for_groups<MSLC_GROUP_WIDTH>(data, mslc::scan<mslc::operation, inclusive>{});                                \
     return data;                                                                                                       \
   }
 // `from` is an expression of `me`, `delta` and `width`.
 #define MSLC_GROUP_SHUFFLE(name, from)                                                                                 \
-  template <class T> MSLC_FUNC T name(T data, ushort delta) {                                                          \
+  template <class T> MSLC_CONVERGENT_FUNC T name(T data, ushort delta) {                                               \
     constexpr int width [[maybe_unused]] = MSLC_GROUP_WIDTH;                                                           \
     const int me [[maybe_unused]] = mslc::lane_in<MSLC_GROUP_WIDTH>();                                                 \
     return mslc::take<MSLC_GROUP_WIDTH>(data, data, from);                                                             \
@@ -194,32 +194,32 @@ template <uint width> MSLC_FUNC uint votes(bool yes) {
   MSLC_GROUP_SHUFFLE(prefix##_shuffle_rotate_up, (me - delta) & (width - 1))                                           \
   MSLC_GROUP_SHUFFLE(prefix##_shuffle_rotate_down, (me + delta) & (width - 1))                                         \
   template <class T>                                                                                                   \
-  MSLC_FUNC T prefix##_shuffle_and_fill_up(T data, mslc::same<T> filling, ushort delta,                                \
-                                           ushort modulo = MSLC_GROUP_WIDTH) {                                         \
+  MSLC_CONVERGENT_FUNC T prefix##_shuffle_and_fill_up(T data, mslc::same<T> filling, ushort delta,                     \
+                                                      ushort modulo = MSLC_GROUP_WIDTH) {                              \
     return mslc::shuffle_and_fill<MSLC_GROUP_WIDTH>(data, filling, -static_cast<int>(delta), modulo);                  \
   }                                                                                                                    \
   template <class T>                                                                                                   \
-  MSLC_FUNC T prefix##_shuffle_and_fill_down(T data, mslc::same<T> filling, ushort delta,                              \
-                                             ushort modulo = MSLC_GROUP_WIDTH) {                                       \
+  MSLC_CONVERGENT_FUNC T prefix##_shuffle_and_fill_down(T data, mslc::same<T> filling, ushort delta,                   \
+                                                        ushort modulo = MSLC_GROUP_WIDTH) {                            \
     return mslc::shuffle_and_fill<MSLC_GROUP_WIDTH>(data, filling, delta, modulo);                                     \
   }                                                                                                                    \
-  template <class T> MSLC_FUNC T prefix##_broadcast_first(T data) {                                                    \
+  template <class T> MSLC_CONVERGENT_FUNC T prefix##_broadcast_first(T data) {                                         \
     mslc::for_groups<MSLC_GROUP_WIDTH>(data, mslc::broadcast_first{});                                                 \
     return data;                                                                                                       \
   }                                                                                                                    \
-  MSLC_FUNC bool prefix##_all(bool condition) {                                                                        \
+  MSLC_CONVERGENT_FUNC bool prefix##_all(bool condition) {                                                             \
     return mslc::votes<MSLC_GROUP_WIDTH>(!condition) == 0;                                                             \
   }                                                                                                                    \
-  MSLC_FUNC bool prefix##_any(bool condition) {                                                                        \
+  MSLC_CONVERGENT_FUNC bool prefix##_any(bool condition) {                                                             \
     return mslc::votes<MSLC_GROUP_WIDTH>(condition) != 0;                                                              \
   }                                                                                                                    \
-  MSLC_FUNC prefix##_vote prefix##_ballot(bool condition) {                                                            \
+  MSLC_CONVERGENT_FUNC prefix##_vote prefix##_ballot(bool condition) {                                                 \
     return prefix##_vote(mslc::votes<MSLC_GROUP_WIDTH>(condition));                                                    \
   }                                                                                                                    \
-  MSLC_FUNC prefix##_vote prefix##_active_threads_mask() {                                                             \
+  MSLC_CONVERGENT_FUNC prefix##_vote prefix##_active_threads_mask() {                                                  \
     return prefix##_vote(mslc::votes<MSLC_GROUP_WIDTH>(true));                                                         \
   }                                                                                                                    \
-  MSLC_FUNC bool prefix##_is_first() {                                                                                 \
+  MSLC_CONVERGENT_FUNC bool prefix##_is_first() {                                                                      \
     return __builtin_ctz(mslc::votes<MSLC_GROUP_WIDTH>(true)) == mslc::lane_in<MSLC_GROUP_WIDTH>();                    \
   }                                                                                                                    \
   MSLC_FUNC bool prefix##_is_helper_thread() {                                                                         \
@@ -245,7 +245,7 @@ struct filled_exchange {
     some.each([&](uint i) { some[i].value = arrived[i]; });
   }
 };
-template <uint width, class T> MSLC_FUNC T shuffle_and_fill(T value, T filling, int delta, ushort modulo) {
+template <uint width, class T> MSLC_CONVERGENT_FUNC T shuffle_and_fill(T value, T filling, int delta, ushort modulo) {
   const int segment = modulo >= 2 && modulo <= width ? modulo : static_cast<int>(width);
   const int me = lane_in<width>();
   const int in_segment = me % segment + delta;

@@ -15,9 +15,9 @@ extern "C" {
 
 extern MSLC_HIDDEN const mslc_runtime *mslc_runtime_table;
 
-MSLC_HIDDEN void mslc_threadgroup_barrier() __attribute__((convergent, noduplicate, nothrow));
+MSLC_HIDDEN void mslc_threadgroup_barrier() __attribute__((convergent, nothrow));
 MSLC_HIDDEN void mslc_collective(void *operand, mslc_collective_fn operation)
-    __attribute__((convergent, noduplicate, nothrow));
+    __attribute__((convergent, nomerge, nothrow));
 MSLC_HIDDEN void mslc_yield() __attribute__((convergent, nothrow));
 
 // The same value each time one thread of a kernel asks, so calls may be merged and leave loops.
@@ -41,7 +41,7 @@ MSLC_FUNC void yield() {
 }
 
 // Do `operation` for all lanes of the SIMD-group that meet here. `operand` is this lane's part in it, and its result.
-template <class Operand> MSLC_FUNC void collective(Operand &operand, mslc_collective_fn operation) {
+template <class Operand> MSLC_CONVERGENT_FUNC void collective(Operand &operand, mslc_collective_fn operation) {
   mslc_collective(&operand, operation);
 }
 
