@@ -18,6 +18,8 @@ static bool begins_with(const void *data, size_t size, const char *start, size_t
   return size >= length && memcmp(data, start, length) == 0;
 }
 
+#define MAGIC_BYTES 4
+
 static mps_status refuse(const char *name, const char *what) {
   return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
                   "%s %s; a kernel library made by mpscffi-mslc for this machine is expected here", name, what);
@@ -41,6 +43,8 @@ static bool mentions_our_symbol(const char *data, size_t size) {
 #if defined(__ELF__)
 
 #include <elf.h>
+
+#define OUR_MAGIC ELFMAG
 
 #if defined(__x86_64__)
 #define OUR_MACHINE EM_X86_64
@@ -76,9 +80,6 @@ static bool is_whole(const char *data, size_t size, const Elf64_Ehdr *header) {
 
 static mps_status check_format(const char *data, size_t size, const char *name) {
   Elf64_Ehdr header;
-  if (!begins_with(data, size, ELFMAG, SELFMAG)) {
-    return refuse(name, "is no shared object");
-  }
   if (size < sizeof header) {
     return refuse(name, "is cut off");
   }
@@ -99,14 +100,17 @@ static mps_status check_format(const char *data, size_t size, const char *name) 
 
 #else
 
+#define OUR_MAGIC "\xcf\xfa\xed\xfe" /* Mach-O of 64 bits */
+
 static mps_status check_format(const char *data, size_t size, const char *name) {
-  const char mach_o_64[] = "\xcf\xfa\xed\xfe";
-  return begins_with(data, size, mach_o_64, 4) ? MPS_STATUS_OK : refuse(name, "is no shared object");
+  (void)data, (void)size, (void)name;
+  return MPS_STATUS_OK;
 }
 
 #endif
 
-static mps_status check_bytes(const char *data, size_t size, const char *name) {
+/* By the first bytes alone. */
+static mps_status check_start(const char *data, size_t size, const char *name) {
   if (size == 0) {
     return refuse(name, "is empty");
   }
@@ -116,6 +120,11 @@ static mps_status check_bytes(const char *data, size_t size, const char *name) {
                     "Give it the Metal source instead",
                     name);
   }
+  return begins_with(data, size, OUR_MAGIC, MAGIC_BYTES) ? MPS_STATUS_OK : refuse(name, "is no shared object");
+}
+
+static mps_status check_bytes(const char *data, size_t size, const char *name) {
+  MPS_TRY(check_start(data, size, name));
   MPS_TRY(check_format(data, size, name));
   if (!mentions_our_symbol(data, size)) {
     return refuse(name, "is a shared object without kernels (no symbol " MSLC_LIBRARY_SYMBOL ")");
@@ -192,14 +201,6 @@ static void *load_from_temporary_file(const char *data, size_t size) {
   return handle;
 }
 
-/* Kernel libraries call functions of libm, and name no library that has them. */
-static void make_math_reachable(void) {
-#if defined(__GLIBC__)
-  dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
-  dlopen("libmvec.so.1", RTLD_NOW | RTLD_GLOBAL); /* there is none on some processors */
-#endif
-}
-
 static mps_status check_library(const mslc_library *library, const char *name) {
   if (library == NULL || library->magic != MSLC_LIBRARY_MAGIC) {
     return refuse(name, "is a shared object with another " MSLC_LIBRARY_SYMBOL);
@@ -218,7 +219,6 @@ mps_status host_image_open(const void *data, size_t size, const char *name, host
   if (image == NULL) {
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to load %s", name);
   }
-  make_math_reachable();
   image->handle = load_from_memory(data, size);
   if (image->handle == NULL) {
     image->handle = load_from_temporary_file(data, size);
@@ -275,6 +275,12 @@ static mps_status open_file_descriptor(int file, const char *path, host_image **
   if (!S_ISREG(about.st_mode)) {
     return refuse(path, "is no regular file");
   }
+  char start[MAGIC_BYTES];
+  ssize_t length = pread(file, start, sizeof start, 0);
+  if (length < 0) {
+    return mps_fail(MPS_STATUS_IO, "%s cannot be read: %s", path, strerror(errno));
+  }
+  MPS_TRY(check_start(start, (size_t)length, path)); /* before a file of any size is read */
   char *data = NULL;
   MPS_TRY(read_file(file, (size_t)about.st_size, path, &data));
   mps_status status = host_image_open(data, (size_t)about.st_size, path, out_image);

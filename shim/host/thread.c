@@ -12,13 +12,17 @@ typedef struct thread_start {
   void *argument;
 } thread_start;
 
-static pthread_once_t pinned = PTHREAD_ONCE_INIT;
-
 static void pin_library(void) {
+  static const char here;
   Dl_info info;
-  if (dladdr((const void *)&pinned, &info) && info.dli_fname) {
+  if (dladdr(&here, &info) && info.dli_fname) {
     dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   }
+}
+
+void host_pin_library(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, pin_library);
 }
 
 /* Everything but what the processor raises for a fault of the thread itself, which cannot be put off. */
@@ -33,7 +37,7 @@ static void block_signals(sigset_t *previous) {
 }
 
 int host_thread_start(const char *name, void *(*run)(void *), void *argument) {
-  pthread_once(&pinned, pin_library);
+  host_pin_library();
   pthread_attr_t attributes;
   int error = pthread_attr_init(&attributes);
   if (error) {

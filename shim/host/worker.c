@@ -1,6 +1,6 @@
 #include "fiber.h"
+#include "thread.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -94,20 +94,11 @@ static void worker_close(void *pointer) {
   munmap(worker->mapping, mapping_layout().total);
 }
 
-/* Signal handlers and the function for the exit of a thread must stay callable: once it has run kernels, the library is
- * never unloaded. */
-static void stay_loaded(void) {
-  Dl_info here;
-  if (dladdr(&once, &here) != 0 && here.dli_fname != NULL) {
-    dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-  }
-}
-
 static void begin(void) {
   if (pthread_key_create(&at_thread_exit, worker_close) != 0) {
     return;
   }
-  stay_loaded();
+  host_pin_library();
   host_fault_handlers_install();
   ready = true;
 }
