@@ -304,10 +304,7 @@ static mps_status check_group(const mps_dispatch *dispatch, const mps_device_inf
                     ") for kernel '%s' exceeds the device's (%" PRIu32 ", %" PRIu32 ", %" PRIu32 ")",
                     group[0], group[1], group[2], dispatch->pipeline->kernel, most[0], most[1], most[2]);
   }
-  uint64_t threads;
-  if (__builtin_mul_overflow(group[0], group[1], &threads) || __builtin_mul_overflow(threads, group[2], &threads)) {
-    threads = UINT64_MAX;
-  }
+  uint64_t threads = group[0] * group[1] * group[2]; /* within the device's limits, so it does not overflow */
   if (threads > dispatch->pipeline->info.max_total_threads_per_threadgroup) {
     return mps_fail(MPS_STATUS_LIMIT_EXCEEDED,
                     "mps_queue_dispatch: group (%" PRIu64 ", %" PRIu64 ", %" PRIu64 ") has %" PRIu64

@@ -83,6 +83,10 @@ static void grids_and_groups_reach_the_backend(void) {
   right_saxpy(&c);
   set3(c.dispatch.group, 64, 1, 1);
   expect_grid(&c, 1000, 1, 1, 64, 1, 1);
+  set3(c.dispatch.group, 1, 1, 64);
+  expect_grid(&c, 1000, 1, 1, 1, 1, 64);
+  set3(c.dispatch.group, 1, 1024, 1);
+  expect_grid(&c, 1000, 1, 1, 1, 1024, 1);
   c.dispatch.grid_kind = MPS_GRID_THREADGROUPS;
   set3(c.dispatch.grid, 3, 5, 7);
   set3(c.dispatch.group, 8, 4, 2);
@@ -177,7 +181,7 @@ static void bad_grids_and_groups_are_refused(void) {
   EXPECT_REFUSED(right_saxpy,
                  (c.dispatch.grid_kind = MPS_GRID_THREADGROUPS, set3(c.dispatch.grid, UINT32_MAX / 1024 + 1, 1, 1),
                   set3(c.dispatch.group, 1024, 1, 1)),
-                 LIMIT_EXCEEDED, "threadgroups");
+                 LIMIT_EXCEEDED, "(4194304, 1, 1) of threadgroups");
   EXPECT_REFUSED(right_saxpy,
                  (set3(c.dispatch.grid, UINT32_MAX, UINT32_MAX, UINT32_MAX), set3(c.dispatch.group, 1, 1, 1)),
                  LIMIT_EXCEEDED, "2^64 - 1 threadgroups");

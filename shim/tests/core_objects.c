@@ -55,6 +55,10 @@ static void descriptors_are_checked(void) {
   EXPECT_FAIL(mps_buffer_create(device, &desc, &buffer), INVALID_ARGUMENT, "length must be at least 1");
   desc = buffer_of((uint64_t)FAKE_WORKING_MAX + 1);
   EXPECT_FAIL(mps_buffer_create(device, &desc, &buffer), LIMIT_EXCEEDED, "1073741825 bytes exceeds the limit");
+  desc = buffer_of(FAKE_WORKING_MAX);
+  EXPECT_OK(mps_buffer_create(device, &desc, &buffer));
+  EXPECT_OK(mps_buffer_release(buffer));
+  buffer = NULL;
   desc = buffer_of(1);
   desc.reserved = 1;
   EXPECT_FAIL(mps_buffer_create(device, &desc, &buffer), INVALID_ARGUMENT, "reserved");
@@ -170,6 +174,12 @@ static void compile_options_are_checked(void) {
   EXPECT_FAIL(mps_library_create_from_file(device, NULL, &library), INVALID_ARGUMENT, "path must not be NULL");
   EXPECT_FAIL(mps_library_create_from_data(device, NULL, 0, &library), INVALID_ARGUMENT, "data must not be NULL");
   EXPECT(library == NULL);
+  EXPECT_OK(mps_library_create_from_file(device, "a.metallib", &library));
+  EXPECT_OK(mps_library_release(library));
+  EXPECT_OK(mps_library_create_from_data(device, "MTLB", 4, &library));
+  EXPECT_OK(mps_library_retain(library));
+  EXPECT_OK(mps_library_release(library));
+  EXPECT_OK(mps_library_release(library));
   options = (mps_compile_options){.struct_size = sizeof options, .defines = defines, .define_count = 2};
   EXPECT_OK(mps_library_create_from_source(device, "", 0, &options, &library));
   EXPECT_OK(mps_library_release(library));
@@ -241,7 +251,13 @@ static void queues_and_events_check_their_arguments(void) {
   mps_queue_desc desc = {.struct_size = sizeof desc, .label = "mine", .reserved = 1};
   EXPECT_FAIL(mps_queue_create(device, &desc, &queue), INVALID_ARGUMENT, "reserved");
   desc.reserved = 0;
+  desc.max_command_buffers = 3;
   EXPECT_OK(mps_queue_create(device, &desc, &queue));
+  EXPECT_EQUAL(queue->max_command_buffers, 3);
+  EXPECT(strcmp(queue->label, "mine") == 0);
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_queue_create(device, NULL, &queue));
+  EXPECT_EQUAL(queue->max_command_buffers, 64);
   EXPECT_FAIL(mps_queue_add_handler(queue, (mps_handler_kind)3, handle_nothing, NULL), INVALID_ARGUMENT, "kind is 3");
   EXPECT_FAIL(mps_queue_add_handler(queue, MPS_HANDLER_COMPLETED, NULL, NULL), INVALID_ARGUMENT, "handler");
   EXPECT_OK(mps_queue_add_handler(queue, MPS_HANDLER_COMPLETED, handle_nothing, NULL));
