@@ -53,6 +53,9 @@ static void write_addresses(uint64_t *table, const mps_argument *argument) {
 
 static bool bind_arguments(mslc_launch *launch, const mps_dispatch *dispatch, bool borrow, char *storage, size_t size) {
   const host_kernel *kernel = dispatch->pipeline->impl;
+  if (dispatch->argument_count < dispatch->pipeline->info.argument_count) {
+    memset(launch->buffers, 0, sizeof launch->buffers); /* what is not bound is not used; if it is, let it fault */
+  }
   uint32_t arena = (uint32_t)round_up(kernel->static_bytes);
   for (uint32_t i = 0; i < dispatch->argument_count; i++) {
     const mps_argument *argument = &dispatch->arguments[i];

@@ -1,6 +1,8 @@
 /* Queues of the host device: order, arguments, times, failures, handlers, and what they hold. */
 #include "host_fixture.h"
 
+#include <sys/mman.h>
+
 /* ---- results, wherever the command runs ---- */
 
 /* The same sum by the caller's thread (small grids), the queue's (a kernel that may loop) and the pool's (big grids).
@@ -354,6 +356,29 @@ static void test_handlers(void) {
   EXPECT_OK(mps_queue_release(queue));
 }
 
+/* A handler may encode, commit, and drop the last reference of its own queue. */
+static void encode_more(void *user, const mps_command_info *info) {
+  journal *journal = user;
+  if (info->serial < 10) {
+    EXPECT_OK(mps_queue_add_handler(journal->queue, MPS_HANDLER_COMPLETED, encode_more, journal));
+    EXPECT_OK(mps_queue_commit(journal->queue, NULL));
+  } else {
+    EXPECT_OK(mps_queue_release(journal->queue));
+  }
+  note(journal, 'h');
+}
+
+static void test_handler_chain(void) {
+  uint64_t queues = live_objects().queues;
+  journal journal = {.queue = make_queue("chain"), .caller = pthread_self()};
+  EXPECT_OK(mps_queue_add_handler(journal.queue, MPS_HANDLER_COMPLETED, encode_more, &journal));
+  EXPECT_OK(mps_queue_commit(journal.queue, NULL));
+  while (atomic_load(&journal.count) < 10) {
+    sleep_ms(1);
+  }
+  EXPECT_EQUAL(live_objects().queues, queues);
+}
+
 /* ---- failures ---- */
 
 /* At once and queued: the rest of the command buffer is skipped, its signals are not, and the next one runs. */
@@ -405,6 +430,30 @@ static void test_failure(void) {
   EXPECT_OK(mps_queue_release(queue));
 }
 
+/* Memory that its owner took away too early: copies from it and into it fail like kernels, at once and queued. */
+static void test_copy_failure(void) {
+  enum { PAGE = 16384, PAGES = 1024 };
+  mps_queue *queue = make_queue("copies that fail");
+  char *memory = mmap(NULL, (PAGES + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *page = memory + (-(uintptr_t)memory & (PAGE - 1));
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = PAGES * PAGE};
+  mps_buffer *taken, *own = make_buffer(PAGES * PAGE);
+  EXPECT_OK(mps_buffer_create_no_copy(device, page, &desc, NULL, NULL, &taken));
+  EXPECT_EQUAL(mprotect(page + PAGE, (PAGES - 1) * PAGE, PROT_NONE), 0);
+  EXPECT_OK(mps_queue_copy(queue, taken, 0, own, 0, PAGE));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_queue_copy(queue, taken, 0, own, 0, PAGE + 1));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "copy of 16385 bytes failed: ");
+  EXPECT_OK(mps_queue_copy(queue, own, 0, taken, 0, PAGES * PAGE));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "copy of 16777216 bytes failed: ");
+  EXPECT_OK(mps_queue_fill(queue, taken, PAGE, 100, 1));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "fill of 100 bytes failed: ");
+  EXPECT_OK(mps_buffer_release(taken));
+  EXPECT_OK(mps_buffer_release(own));
+  EXPECT_OK(mps_queue_release(queue));
+  munmap(memory, (PAGES + 1) * PAGE);
+}
+
 /* ---- life ---- */
 
 static void set_flag(void *flag) {
@@ -454,7 +503,9 @@ int main(int argc, char **argv) {
   test_command_info();
   test_crowd();
   test_handlers();
+  test_handler_chain();
   test_failure();
+  test_copy_failure();
   test_release_with_work();
   fixture_close();
   return 0;
