@@ -16,9 +16,9 @@ offset field
 ====== ===================================================================
 
 Functions are a u32 count, then a group for each: u32 size, itself included, tags, "ENDT". A tag is four characters, a
-u16 length, and a payload; their order differs between the tools that write them. The section's size leaves out the count,
-so that what follows it begins 4 bytes behind its end: more tags, about the library as a whole, if there is room before the
-public metadata.
+u16 length, and a payload; their order differs between the tools that write them. The section's size leaves out the
+count, so that what follows it begins 4 bytes behind its end: more tags, about the library as a whole, if there is room
+before the public metadata.
 
 Nothing of a file is believed: every offset and length is checked before it is used, and each blob has a checksum.
 """
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ..errors import RequestError
 
@@ -61,8 +61,9 @@ class MetallibError(RequestError):
     """The bytes are no metallib, or a damaged one; the text says what is wrong, and where."""
 
 
-class Constant(NamedTuple):
-    """A function constant: its index, its type as mps_data_base | lanes << 8 (0 if unknown), whether a value must be given."""
+@dataclass(slots=True)
+class Constant:
+    """A function constant; the type is mps_data_base | lanes << 8, 0 if unknown, and a required one needs a value."""
 
     index: int
     data_type: int
@@ -95,6 +96,8 @@ class Function:
         self.type = FUNCTION_TYPES[kind] if kind < len(FUNCTION_TYPES) else f"type {kind}"
         self.digest = _payload(tags, b"HASH", place, 32)
         (self.size,) = _U64.unpack(_payload(tags, b"MDSZ", place, 8))
+        self._public: int
+        self._blob: int
         self._public, _, self._blob = _OFFSETS.unpack(_payload(tags, b"OFFT", place, 24))
         versions = _VERSIONS.unpack(_payload(tags, b"VERS", place, 8))
         self.air_version = versions[:2]
@@ -103,21 +106,21 @@ class Function:
     def __repr__(self) -> str:
         return f"<Function {self.type} {self.name!r}, {self.size} bytes>"
 
+    @property
+    def start(self) -> int:
+        """Where its blob begins in the file."""
+        section, _ = self._library.sections["bitcode"]
+        return section + self._blob
+
     def blob(self) -> bytes:
-        """The function's bitcode as it lies in the file, checked against its checksum.
+        """Return the function's bitcode as it lies in the file, checked against its checksum.
 
         Raises
         ------
         MetallibError
         """
-        start = self._library.sections["bitcode"][0] + self._blob
-        blob = bytes(self._library.data[start : start + self.size])
-        if hashlib.sha256(blob).digest() != self.digest:
-            raise MetallibError(
-                f"function '{printable(self.name)}': its {self.size} bytes at byte {start} do not have the checksum "
-                "that the table of functions gives: the file is damaged"
-            )
-        return blob
+        what = f"function '{printable(self.name)}'"
+        return checked(self._library.data, self.start, self.size, self.digest, what)
 
     def bitcode(self) -> bytes:
         """LLVM bitcode without the wrapper that Apple's tools put around it.
@@ -185,7 +188,7 @@ class Metallib:
         if numbers[2] != size:
             what = "cut off" if numbers[2] > size else "damaged"
             raise MetallibError(f"{what}: the header tells of {numbers[2]} bytes, and there are {size}")
-        self.sections = dict(zip(SECTIONS, zip(numbers[3::2], numbers[4::2], strict=True), strict=True))
+        self.sections: dict[str, tuple[int, int]] = dict(zip(SECTIONS, zip(numbers[3::2], numbers[4::2], strict=True), strict=True))
         for name, (offset, length) in self.sections.items():
             if offset + length > size:
                 raise MetallibError(
@@ -236,25 +239,34 @@ class Metallib:
             for name, payload in _tags(self.data, begin, end, "tags behind the functions")
         }
 
-    def function(self, name: str) -> Function:
-        """A function by its name.
 
-        Raises
-        ------
-        RequestError
-            If there is none.
-        """
-        found = self.functions.get(name)
-        if found is None:
-            known = [function.name for function in self.functions.values() if function.type == "kernel"]
-            names = ", ".join(f"'{printable(item)}'" for item in known[:20]) or "none"
-            more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-            raise RequestError(f"there is no function '{printable(name)}'; kernels are: {names}{more}")
-        return found
+def checked(data: memoryview, start: int, size: int, digest: bytes, place: str) -> bytes:
+    """Return a part of a file that has a checksum.
+
+    Raises
+    ------
+    MetallibError
+        If it has another one.
+    """
+    part = bytes(data[start : start + size])
+    if hashlib.sha256(part).digest() != digest:
+        raise MetallibError(
+            f"{place}: its {size} bytes at byte {start} do not have the checksum that the table of functions gives: "
+            "the file is damaged"
+        )
+    return part
+
+
+def table_of(data: memoryview) -> bytes:
+    """Return the header and the table of functions, which together tell files apart; all of a file that has none."""
+    if len(data) < HEADER_SIZE:
+        return bytes(data)
+    offset, length = struct.unpack_from("<2Q", data, 24)
+    return bytes(data[:HEADER_SIZE]) + bytes(data[offset : offset + length + 4])
 
 
 def unwrapped(blob: bytes, place: str) -> bytes:
-    """LLVM bitcode, with or without Darwin's wrapper, without it.
+    """Return LLVM bitcode, with or without Darwin's wrapper, without it.
 
     Raises
     ------
@@ -272,12 +284,12 @@ def unwrapped(blob: bytes, place: str) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A name for a message: whatever bytes it was made of, it can be written anywhere."""
+    """Return a name that can be written anywhere, whatever bytes it was made of."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _tags(data: memoryview, offset: int, end: int, place: str) -> Iterator[tuple[bytes, bytes]]:
-    """The tags from an offset on. Their list must be closed before `end`."""
+    """Yield the tags from an offset on. Their list must be closed before `end`."""
     while True:
         name = bytes(data[offset : offset + 4])
         if offset + 4 > end:
@@ -305,7 +317,7 @@ def _payload(tags: dict[bytes, bytes], name: bytes, place: str, length: int | No
 
 
 def _constants(payload: bytes, place: str) -> list[Constant]:
-    """What a CNST tag holds: u16 count; then name, zero byte, u8 MTLDataType, u16 index, u8 required."""
+    """Read a CNST tag: u16 count; then name, zero byte, u8 MTLDataType, u16 index, u8 required."""
     if len(payload) < 2:
         raise MetallibError(f"{place}: its CNST tag has {len(payload)} bytes, not 2")
     (count,) = _U16.unpack_from(payload)
@@ -323,7 +335,7 @@ def _constants(payload: bytes, place: str) -> list[Constant]:
 
 
 def data_type(kind: int) -> int:
-    """An MTLDataType as mps_data_base | lanes << 8; 0 for a type that no function constant has."""
+    """Return an MTLDataType as mps_data_base | lanes << 8; 0 for a type that no function constant has."""
     for lanes in range(1, 5):
         base = _DATA_BASES.get(kind - lanes + 1)
         if base is not None:

@@ -52,7 +52,7 @@ class Format:
 
 
 def write_metallib(functions: Sequence[FunctionEntry], form: Format | None = None) -> bytes:
-    """A library of functions.
+    """Return a library of functions.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def write_metallib(functions: Sequence[FunctionEntry], form: Format | None = Non
 
 
 def _wrapped(function: FunctionEntry) -> bytes:
-    """Bitcode as Apple's tools store it: with Darwin's wrapper, and zeros up to a multiple of 16."""
+    """Return bitcode as Apple's tools store it: with Darwin's wrapper, and zeros up to a multiple of 16."""
     code = unwrapped(function.bitcode, f"function '{function.name}'")
     blob = struct.pack("<5I", WRAPPER_MAGIC, 0, 20, len(code), 0xFFFFFFFF) + code
     return blob + b"\0" * (-len(blob) % _BLOB_ALIGN)

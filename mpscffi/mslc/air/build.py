@@ -1,0 +1,173 @@
+"""Bitcode in, kernel library out: the steps that clang and the linker do, each in a process of its own.
+
+Bitcode from who knows where can make LLVM abort, run on without end, or fill the memory. So these processes have limits,
+and how they end is the only thing that is believed of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING
+
+from .. import process
+from ..errors import CompileError
+from ..target import compile_flags, math_libraries
+from .entry import CONSTANT_BYTES
+from .translate import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..cache import Cache
+    from ..toolchain import Toolchain
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_INCLUDE_DIR = os.path.join(os.path.dirname(_HERE), "include")
+_MEMORY_KIB = 8 << 20
+_PRINT_SECONDS = 10
+_COMPILE_SECONDS = 120
+# A dash and a bash alike; a core file of LLVM's would help nobody.
+_LIMITED = 'ulimit -c 0; ulimit -v {memory}; ulimit -t {seconds}; exec "$@"'
+# What LLVM makes of loops that move memory: the C library of the process has them.
+_FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
+_UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
+
+
+class Builder:
+    """Compiles precompiled kernels for this machine.
+
+    Parameters
+    ----------
+    toolchain : Toolchain
+    cache : Cache
+        Where the compiled form of intrinsics.cpp is kept.
+    """
+
+    def __init__(self, toolchain: Toolchain, cache: Cache) -> None:
+        self._toolchain = toolchain
+        self._cache = cache
+        # The math mode of the source is in the bitcode, instruction by instruction.
+        self._flags = compile_flags("safe", toolchain.is_zig)
+
+    def build(self, bitcode: bytes, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
+        """Compile a kernel to a kernel library.
+
+        Parameters
+        ----------
+        bitcode : bytes
+            The module that holds the kernel.
+        kernel : str
+        constants : mapping of str or int to (int, bytes)
+            Values of function constants, by name or index: data type, and the value as laid out in memory.
+        output : str
+            Path of the library.
+
+        Raises
+        ------
+        CompileError
+        CompilerMissing
+        RequestError
+            If the value of a function constant is missing or of another type.
+        """
+        with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+            text = translate(self.printed(bitcode, kernel, directory), kernel, constants)
+            self._compile(text, kernel, ["-c"], "kernel.o", directory)
+            self._link(kernel, output, directory)
+
+    def emit(
+        self,
+        bitcode: bytes,
+        kernel: str,
+        constants: Mapping[str | int, tuple[int, bytes]],
+        form: str,
+        output: str,
+    ) -> None:
+        """Write a kernel as "air", "llvm" or "asm" instead of a library: as it comes, as it is optimised, as assembly."""
+        with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+            text = self.printed(bitcode, kernel, directory)
+            if form == "air":
+                with open(output, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(text)
+                return
+            arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
+            self._compile(translate(text, kernel, constants), kernel, arguments, os.path.abspath(output), directory)
+
+    def printed(self, bitcode: bytes, kernel: str, directory: str) -> str:
+        """Bitcode as LLVM's text.
+
+        Raises
+        ------
+        CompileError
+            If LLVM cannot read it.
+        """
+        with open(os.path.join(directory, "kernel.bc"), "wb") as file:
+            file.write(bitcode)
+        # The driver tells bitcode by the suffix: not every one of them takes "-x ir".
+        arguments = ["-w", "-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes", "-o", "air.ll", "kernel.bc"]
+        finished = self._run([*self._toolchain.compiler, *arguments], _PRINT_SECONDS, directory)
+        if finished.status:
+            raise CompileError(f"kernel '{kernel}': its bitcode cannot be read: {_reason(finished)}\n")
+        with open(os.path.join(directory, "air.ll"), encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    def _compile(self, text: str, kernel: str, arguments: list[str], output: str, directory: str) -> None:
+        with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        self._place_support("intrinsics.cpp", ["-c", "-emit-llvm"], "intrinsics.bc", directory)
+        link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", "intrinsics.bc"]
+        # Only what the bitcode itself calls one operation is contracted.
+        command = [*self._toolchain.compiler, *self._flags, "-ffp-contract=on", *link, *arguments, "-o", output]
+        finished = self._run([*command, "kernel.ll"], _COMPILE_SECONDS, directory)
+        if finished.status:
+            raise CompileError(f"kernel '{kernel}': its bitcode cannot be compiled: {_reason(finished)}\n")
+
+    def _place_support(self, source: str, arguments: list[str], name: str, directory: str) -> None:
+        """Put the compiled form of a file of this package's into a directory."""
+        key = self._cache.key("air", source, *self._flags)
+        suffix = os.path.splitext(name)[1]
+        data = self._cache.read(key, suffix)
+        path = os.path.join(directory, name)
+        if data is None:
+            options = ["-I", _INCLUDE_DIR, f"-DMSLC_AIR_CONSTANT_BYTES={CONSTANT_BYTES}"]
+            command = [*self._toolchain.compiler, "-x", "c++", *self._flags, *options, *arguments, "-o", path]
+            finished = process.run([*command, os.path.join(_HERE, source)], directory)
+            if finished.status:
+                raise CompileError(f"'{command[0]}' cannot compile {source}:\n{finished.errors}")
+            with open(path, "rb") as file:
+                self._cache.store_bytes(key, suffix, file.read())
+            return
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def _link(self, kernel: str, output: str, directory: str) -> None:
+        self._place_support("runtime.cpp", ["-c"], "runtime.o", directory)
+        command = self._toolchain.linker
+        checks = ["-z", "defs", "--warn-unresolved-symbols"]
+        if not command:
+            command = [*self._toolchain.compiler, "-nostdlib"]
+            checks = [f"-Wl,{option}" for option in checks]
+        arguments = ["-shared", "-o", output, "kernel.o", "runtime.o", *math_libraries()]
+        finished = process.run([*command, *checks, *arguments], directory)
+        if finished.status:
+            raise CompileError(f"kernel '{kernel}': linking failed: {_reason(finished)}\n")
+        missing = dict.fromkeys(_UNRESOLVED.findall(finished.errors))
+        names = ", ".join(f"'{name}'" for name in missing if name not in _FROM_PROCESS)
+        if names:
+            raise CompileError(f"kernel '{kernel}': called but nowhere defined: {names}\n")
+
+    def _run(self, command: list[str], seconds: int, directory: str) -> process.Finished:
+        script = _LIMITED.format(memory=_MEMORY_KIB, seconds=seconds)
+        return process.run(["/bin/sh", "-c", script, "sh", *command], directory)
+
+
+def _reason(finished: process.Finished) -> str:
+    """Why a process failed: its first error, or how it died."""
+    for line in finished.errors.splitlines():
+        _, mark, text = line.partition("error: ")
+        if mark:
+            return text.strip()
+    if finished.status < 0 or finished.status >= 128:
+        return "LLVM gave up on it"
+    return finished.errors.strip().partition("\n")[0] or f"the compiler's exit status is {finished.status}"

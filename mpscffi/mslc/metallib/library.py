@@ -1,0 +1,142 @@
+"""What the host device makes of a `.metallib`: a listing at once, kernel libraries when they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from typing import NamedTuple
+
+from ..errors import RequestError
+from ..provider import Constant, Listing, _compiler
+from .container import Metallib, checked, printable, table_of, unwrapped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .container import Data
+
+_KEPT_INDEXES = 8
+
+
+class _Place(NamedTuple):
+    """Where a function's blob is, and what it must be."""
+
+    name: str
+    type: str
+    start: int
+    size: int
+    digest: bytes
+
+
+def describe(data: Data) -> Listing:
+    """List a library's kernels and function constants.
+
+    Parameters
+    ----------
+    data : bytes-like
+        The whole file.
+
+    Returns
+    -------
+    Listing
+        Each constant is in it once, whichever kernels have it.
+
+    Raises
+    ------
+    MetallibError
+        If it is no metallib, or a damaged one.
+    """
+    library = Metallib(data)
+    kernels = []
+    constants: dict[tuple[int, str], Constant] = {}
+    for function in library.functions.values():
+        if function.type != "kernel":
+            continue
+        if not function.name or any(character in function.name for character in "\n\r"):
+            raise RequestError(f"a kernel cannot have the name {function.name!r}")
+        kernels.append(printable(function.name))
+        for item in function.constants:
+            known = constants.setdefault(
+                (item.index, item.name), Constant(item.index, item.data_type, item.required, item.name)
+            )
+            known.required = known.required and item.required
+    return Listing(kernels, [constant for constant in constants.values() if constant.data_type])
+
+
+def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, bytes]] | None = None) -> str:
+    """Compile one kernel of a library.
+
+    Parameters
+    ----------
+    data : bytes-like
+        The whole file.
+    kernel : str
+        Its name in the listing.
+    constants : mapping of str or int to (int, bytes), optional
+        Values of function constants, by name or index: data type, and the value as laid out in memory.
+
+    Returns
+    -------
+    str
+        Path of a kernel library that holds the kernel.
+
+    Raises
+    ------
+    CompileError
+        If the kernel uses what the host device does not have, or its bitcode is none.
+    CompilerMissing
+    RequestError
+        For a function that is not there or is no kernel, or a constant without a value or with one of another type;
+        `MetallibError` for a damaged file.
+    """
+    place = _place(data, kernel)
+    constants = constants or {}
+    driver = _compiler()
+    values = sorted((str(name), data_type, value.hex()) for name, (data_type, value) in constants.items())
+    key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values))
+    path = driver.cache.find(key, ".so")
+    if path is not None:
+        return path
+    from ..air.build import Builder
+
+    driver._check_toolchain()
+    what = f"function '{printable(place.name)}'"
+    blob = checked(memoryview(data), place.start, place.size, place.digest, what)
+    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+        output = os.path.join(directory, "kernel.so")
+        Builder(driver.toolchain, driver.cache).build(unwrapped(blob, what), place.name, constants, output)
+        return driver.cache.store(key, ".so", output)
+
+
+_lock = threading.Lock()
+_indexes: dict[bytes, dict[str, _Place]] = {}
+
+
+def _place(data: Data, kernel: str) -> _Place:
+    """Find a kernel. What the table of functions says is kept, as it is long in big libraries; the data is not."""
+    view = memoryview(data)
+    key = hashlib.sha256(table_of(view)).digest()
+    with _lock:
+        index = _indexes.get(key)
+    if index is None:
+        library = Metallib(view)
+        index = {
+            printable(item.name): _Place(item.name, item.type, item.start, item.size, item.digest)
+            for item in library.functions.values()
+        }
+        with _lock:
+            while len(_indexes) >= _KEPT_INDEXES:
+                del _indexes[next(iter(_indexes))]
+            _indexes[key] = index
+    place = index.get(kernel)
+    if place is None:
+        names = [name for name, item in index.items() if item.type == "kernel"]
+        known = ", ".join(f"'{name}'" for name in names[:20]) or "none"
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        raise RequestError(f"there is no kernel '{kernel}'; kernels are: {known}{more}")
+    if place.type != "kernel":
+        raise RequestError(f"'{kernel}' is a {place.type} function; only kernels can be run")
+    return place
