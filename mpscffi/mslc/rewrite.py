@@ -645,9 +645,8 @@ def _as_decimal(text: str) -> str:
 
 
 def _qualified(path: tuple[str, ...], name: str) -> str:
-    if name.startswith("::"):
-        return name
-    return "::" + "::".join((*path, name)) if path else name
+    """Named from the top: a kernel may be called as a function of namespace metal that the source is using."""
+    return name if name.startswith("::") else "::" + "::".join((*path, name))
 
 
 def _limit_name(kernel: Kernel) -> str:
