@@ -37,7 +37,7 @@ from mpscffi.stream import Stream, current_stream, default_stream, set_stream, s
 
 if TYPE_CHECKING:
     from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
-    from mpscffi.diagnostics import build_config, diagnostics
+    from mpscffi.report import build_config, diagnostics
     from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
 
 __version__: str = _ffi_module.string(_lib.mps_version()).decode()
@@ -90,7 +90,7 @@ _LAZY = {
         ("Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"), "mpscffi.array"
     ),
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
-    **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.diagnostics"),
+    **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.report"),
 }
 
 

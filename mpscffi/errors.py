@@ -1,7 +1,8 @@
 """Exceptions. Each is an :class:`Error`, hence a RuntimeError as in ``torch.mps``, and also the builtin that fits best.
 
 So ``except RuntimeError`` ported from ``torch.mps`` goes on to work, and ``except MemoryError`` or
-``except TimeoutError`` work as a Python programmer expects.
+``except TimeoutError`` work as a Python programmer expects. Builtins with fields of
+their own come first among the bases, so that their constructors run.
 """
 
 from __future__ import annotations
@@ -67,25 +68,20 @@ class NotFoundError(Error, LookupError):
     """There is no constant, command buffer or interval of that name."""
 
 
-class KernelNotFoundError(NotFoundError, AttributeError):
+class KernelNotFoundError(AttributeError, NotFoundError):
     """A shader library has no kernel of that name."""
 
 
-class CompileError(Error, SyntaxError):
+class CompileError(SyntaxError, Error):
     """Metal source does not compile; the text is the compiler's whole log."""
-
-    # SyntaxError would add "(<unknown file>, line n)" of its own; the log names its places itself.
-    __str__ = Error.__str__
 
 
 class LimitExceededError(Error, ValueError):
     """A limit of the device or of a kernel is exceeded; the text names it."""
 
 
-class TimeoutError(Error, builtins.TimeoutError):
+class TimeoutError(builtins.TimeoutError, Error):
     """A wait came to the end of its time."""
-
-    __str__ = Error.__str__
 
 
 class ExecutionError(Error):
@@ -100,13 +96,11 @@ class ForkedError(Error):
     """The process was forked from one that uses a device."""
 
 
-class FileError(Error, OSError):
+class FileError(OSError, Error):
     """A file does not exist, or cannot be read or written."""
 
-    __str__ = Error.__str__
 
-
-class FileNotFoundError(FileError, builtins.FileNotFoundError):
+class FileNotFoundError(builtins.FileNotFoundError, FileError):
     """There is no such file."""
 
 

@@ -1,0 +1,123 @@
+"""Devices and what the package says of itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpscffi
+from mpscffi import errors
+
+
+def test_availability_means_metal() -> None:
+    assert mpscffi.is_available() == (mpscffi.device_count() > 0)
+    assert mpscffi.device_count() >= 0
+    assert bool(mpscffi.why_unavailable()) != mpscffi.is_available()
+
+
+def test_devices() -> None:
+    listed = mpscffi.devices()
+    assert [device.backend for device in listed].count("host") == 1
+    assert listed == mpscffi.devices()
+    assert len(listed) == mpscffi.device_count() + 1
+
+
+def test_the_device_in_use(device: mpscffi.Device) -> None:
+    assert mpscffi.current_device() is device
+    assert device in mpscffi.devices()
+    assert mpscffi.get_name() == device.name != ""
+    assert mpscffi.get_core_count() == device.core_count >= 1
+    assert f"{device.backend}:0" in repr(device)
+
+
+def test_limits_are_metals(device: mpscffi.Device) -> None:
+    assert device.max_total_threads_per_threadgroup == 1024
+    assert device.thread_execution_width == 32
+    assert device.max_buffer_slots == 31
+    assert device.max_inline_bytes == 4096
+    assert device.max_threadgroup_memory == 32768
+    assert device.page_size == 16384
+    assert device.has_unified_memory is True
+    assert 0 < device.recommended_max_working_set
+    assert 1 << 28 <= device.max_buffer_length
+
+
+def test_timestamps_grow(device: mpscffi.Device) -> None:
+    first, second = device.timestamps(), device.timestamps()
+    assert first[0] <= second[0]
+    assert first[1] <= second[1]
+
+
+def test_set_device(device: mpscffi.Device) -> None:
+    mpscffi.set_device(device.backend)
+    assert mpscffi.current_device() is device
+    for wrong, error in (("cuda", ValueError), (3, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="expected"):
+            mpscffi.set_device(wrong)  # type: ignore[arg-type]
+    assert mpscffi.current_device() is device
+
+
+def test_devices_that_do_not_exist() -> None:
+    with pytest.raises(errors.UnavailableError):
+        mpscffi.Device("host", 7)
+    with pytest.raises(errors.InvalidArgumentError):
+        mpscffi.Device("host", -1)
+    if not mpscffi.is_available():
+        with pytest.raises(errors.UnavailableError) as caught:
+            mpscffi.Device("metal")
+        assert mpscffi.why_unavailable() in str(caught.value)
+
+
+def test_choice_by_environment(python: Any) -> None:
+    script = "import mpscffi; print(mpscffi.current_device().backend)"
+    assert python(script, MPSCFFI_DEVICE="host").stdout.strip() == "host"
+    expected = "metal" if mpscffi.is_available() else "host"
+    assert python(script, MPSCFFI_DEVICE="auto").stdout.strip() == expected
+    if not mpscffi.is_available():
+        result = python(script, MPSCFFI_DEVICE="metal")
+        assert result.returncode == 1
+        assert mpscffi.why_unavailable() in result.stderr
+
+
+@pytest.mark.parametrize("clone", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_stands_for_this_process_is_not_copied(device: mpscffi.Device, compiled: Any, clone: Any) -> None:
+    library = compiled("kernel void f(device float* x) { x[0] = 1; }")
+    for thing in (device, mpscffi.Event(), mpscffi.Stream(), library, library.f):
+        with pytest.raises(TypeError, match=f"cannot pickle or copy a {type(thing).__name__}"):
+            clone(thing)
+
+
+def test_where_the_c_library_is() -> None:
+    assert (Path(mpscffi.get_include()) / "mpsshim.h").is_file()
+    assert Path(mpscffi.get_library()).is_file()
+
+
+def test_reports(device: mpscffi.Device) -> None:
+    assert mpscffi.build_config()["version"] == mpscffi.__version__
+    report = mpscffi.diagnostics()
+    for fact in (mpscffi.__version__, device.name, mpscffi.get_library(), "live objects", "compiler"):
+        assert fact in report
+
+
+def test_all_public_names_exist() -> None:
+    for name in mpscffi.__all__:
+        assert getattr(mpscffi, name) is not None
+        assert name in dir(mpscffi)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mpscffi.nothing  # noqa: B018
+
+
+def test_the_import_is_light(python: Any) -> None:
+    script = """
+        import sys
+        import mpscffi
+        mpscffi.is_available()
+        mpscffi.Event().record()
+        mpscffi.synchronize()
+        print([name for name in ("numpy", "ctypes", "subprocess", "importlib.resources") if name in sys.modules])
+    """
+    assert python(script).stdout.strip() == "[]"
