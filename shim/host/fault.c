@@ -19,10 +19,18 @@
 #include <ucontext.h>
 #endif
 
+/* The code of x86-64 for an address with wrong upper bits; it does not tell which. */
+#if defined(SI_KERNEL)
+#define NO_ADDRESS SI_KERNEL
+#else
+#define NO_ADDRESS 0
+#endif
+
 /* How far from the stack pointer an address may lie to be called a use of the stack. */
 #define STACK_REACH ((uintptr_t)64 << 10)
 
-static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+/* SIGTRAP is what a point that cannot be reached does on aarch64, and SIGILL on x86-64. */
+static const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 #define FAULT_SIGNALS (sizeof fault_signals / sizeof fault_signals[0])
 
 static struct sigaction previous[FAULT_SIGNALS];
@@ -134,6 +142,10 @@ static void redirect(ucontext_t *context, void *to) {
 
 /* ---- the handler ---- */
 
+static bool was_sent(const siginfo_t *info) {
+  return info->si_code <= 0;
+}
+
 /* true for a fault of the instruction that runs, false for a signal that somebody sent. Another handler of this
  * process, installed later, may have seen the fault first and raised the signal again for us. */
 static bool is_fault(const siginfo_t *info) {
@@ -142,7 +154,7 @@ static bool is_fault(const siginfo_t *info) {
     return true;
   }
 #endif
-  return info->si_code > 0;
+  return !was_sent(info);
 }
 
 /* Not a kernel's fault: do what would have been done without us. */
@@ -154,12 +166,12 @@ static void pass_on(int signal, siginfo_t *info, void *context) {
   const struct sigaction *before = &previous[index];
   if (before->sa_flags & SA_SIGINFO) {
     before->sa_sigaction(signal, info, context);
-  } else if (before->sa_handler == SIG_IGN && !is_fault(info)) {
+  } else if (before->sa_handler == SIG_IGN && was_sent(info)) {
     return;
   } else if (before->sa_handler == SIG_DFL || before->sa_handler == SIG_IGN) {
     struct sigaction fatal = {.sa_handler = SIG_DFL};
     sigaction(signal, &fatal, NULL);
-    if (info->si_code <= 0) {
+    if (was_sent(info) || signal == SIGTRAP) {
       raise(signal); /* else the same instruction faults again, after the return */
     }
   } else {
@@ -212,10 +224,10 @@ static void describe_access(const host_worker *worker, host_fault *fault) {
   const char *verb = verbs[trap->access];
   if (trap->code <= 0) {
     snprintf(fault->text, sizeof fault->text, "used memory that it must not use");
+  } else if (trap->code == NO_ADDRESS) {
+    snprintf(fault->text, sizeof fault->text, "used an address that is no valid one");
   } else if (is_stack_overflow(worker)) {
     snprintf(fault->text, sizeof fault->text, "overflowed its stack: its variables and calls need too much memory");
-  } else if (trap->access == HOST_ACCESS_UNKNOWN && trap->address == 0) {
-    snprintf(fault->text, sizeof fault->text, "used an address that is no valid one");
   } else if (trap->signal == SIGSEGV && trap->code == SEGV_ACCERR) {
     snprintf(fault->text, sizeof fault->text, "%s address 0x%" PRIxPTR ", which does not permit that", verb,
              trap->address);
@@ -231,7 +243,7 @@ void host_fault_describe(const host_worker *worker, host_fault *fault) {
     snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for the stacks of its threads");
   } else if (trap->signal == SIGFPE) {
     snprintf(fault->text, sizeof fault->text, "divided an integer by zero, or the smallest one by -1");
-  } else if (trap->signal == SIGILL) {
+  } else if (trap->signal == SIGILL || trap->signal == SIGTRAP) {
     snprintf(fault->text, sizeof fault->text, "executed an illegal instruction");
   } else {
     describe_access(worker, fault);

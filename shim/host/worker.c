@@ -41,6 +41,7 @@ static void unblock_faults(void) {
   sigaddset(&faults, SIGBUS);
   sigaddset(&faults, SIGFPE);
   sigaddset(&faults, SIGILL);
+  sigaddset(&faults, SIGTRAP);
   pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
 }
 

@@ -16,14 +16,12 @@ static const mistake mistakes[] = {
     {0, 0, "wrote to address 0x0, where there is no memory"},
     {0, 0x1230, "wrote to address 0x1230, where there is no memory"},
     {1, 0x40, "read from address 0x40, where there is no memory"},
-    {2, 0xdead0000, "used an address that is no valid one"},
 #if defined(__x86_64__)
+    {2, 0xdead0000, "used an address that is no valid one"},
     {3, 0, "divided an integer by zero, or the smallest one by -1"},
 #endif
     {4, 0, "overflowed its stack: its variables and calls need too much memory"},
-#if defined(__x86_64__)
     {5, 0, "executed an illegal instruction"},
-#endif
 };
 #define MISTAKES (sizeof mistakes / sizeof mistakes[0])
 
@@ -130,11 +128,37 @@ static void run_then_send(void) {
   send_fault();
 }
 
+static void run_then_raise(void) {
+  signal(SIGSEGV, SIG_DFL);
+  works(32);
+  raise(SIGSEGV);
+}
+
+static void ignore_run_then_raise(void) {
+  signal(SIGSEGV, SIG_IGN);
+  works(32);
+  raise(SIGSEGV);
+  _exit(5);
+}
+
+static void run_then_trap(void) {
+  signal(SIGTRAP, SIG_DFL);
+  works(32);
+#if defined(__x86_64__)
+  __asm__ volatile("int3");
+#else
+  __builtin_trap();
+#endif
+}
+
 /* In children, before this process runs its first kernel: so the handlers that they set are there before ours. */
 static void faults_of_others_end_as_ever(void) {
   EXPECT_EQUAL(end_of_child(set_handler_and_fault), 40 + SIGSEGV);
   EXPECT_EQUAL(end_of_child(run_then_fault), -SIGSEGV);
   EXPECT_EQUAL(end_of_child(run_then_send), -SIGSEGV);
+  EXPECT_EQUAL(end_of_child(run_then_raise), -SIGSEGV);
+  EXPECT_EQUAL(end_of_child(ignore_run_then_raise), 5);
+  EXPECT_EQUAL(end_of_child(run_then_trap), -SIGTRAP);
 }
 
 int main(int count, char **arguments) {
