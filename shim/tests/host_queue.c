@@ -302,7 +302,9 @@ typedef struct journal {
 
 static void note(journal *journal, char mark) {
   EXPECT(!pthread_equal(pthread_self(), journal->caller));
-  journal->order[atomic_fetch_add(&journal->count, 1)] = mark;
+  int number = atomic_load(&journal->count); /* calls of a queue come one after the other */
+  journal->order[number] = mark;
+  atomic_store(&journal->count, number + 1);
 }
 
 static void on_scheduled(void *user, const mps_command_info *info) {
