@@ -277,7 +277,8 @@ static uint64_t commit(host_stream *stream) {
   stream->records[serial % HOST_REMEMBERED] = *record;
   stream->encoding = (host_record){0};
   stream->open = NULL;
-  atomic_store_explicit(&stream->encoded, 0, memory_order_relaxed);
+  /* Release: who reads 0 here also sees what is in flight, and what has run. */
+  atomic_store_explicit(&stream->encoded, 0, memory_order_release);
   return serial;
 }
 

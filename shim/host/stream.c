@@ -167,7 +167,7 @@ static host_command_buffer *next_command_buffer(host_stream *stream) {
 static void complete(host_stream *stream, host_command_buffer *buffer) {
   store_record(stream, buffer);
   stream->stalled = false;
-  atomic_fetch_sub_explicit(&stream->in_flight, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&stream->in_flight, 1, memory_order_release);
   atomic_store_explicit(&stream->completed, buffer->record.serial, memory_order_release);
   if (stream->done_sleepers) {
     pthread_cond_broadcast(&stream->done);
