@@ -55,6 +55,34 @@ def compiled(device: mpscffi.Device) -> Callable[[str], mpscffi.ShaderLibrary]:
     return compile_once
 
 
+GATE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void wait_for_gate(device atomic_uint* open) {
+  while (atomic_load_explicit(open, memory_order_relaxed) == 0) {}
+}
+"""
+
+
+@pytest.fixture
+def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Device) -> Iterator[Callable[[], None]]:
+    """Holds up the current stream until it is called."""
+    if device.backend != "host":
+        pytest.skip("a GPU's watchdog ends kernels that wait for the CPU")
+    state = mpscffi.zeros(1, dtype="uint32")
+    # Taken now: once the kernel is queued, it would wait for it.
+    memory = state.numpy()
+    compiled(GATE).wait_for_gate(state, threads=1)
+    mpscffi.current_stream().commit()
+
+    def open_gate() -> None:
+        memory[0] = 1
+
+    yield open_gate
+    open_gate()
+    mpscffi.synchronize()
+
+
 @pytest.fixture
 def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a script in a new interpreter."""

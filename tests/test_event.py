@@ -1,0 +1,226 @@
+"""Events: order, waits, times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import mpscffi
+from mpscffi import errors
+
+pytestmark = pytest.mark.usefixtures("device")
+
+# Works for as long as it is told to; the result depends on every round.
+SPIN = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void spin(device uint* x, constant uint& rounds) {
+  uint v = x[0];
+  for (uint i = 0; i < rounds; i++) { v = v * 1664525u + 1013904223u; x[1] = v; }
+  x[0] = v;
+}
+kernel void add(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] += n; }
+kernel void times(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] *= n; }
+"""
+
+
+@pytest.fixture
+def spin(compiled: Any) -> Any:
+    kernel = compiled(SPIN).spin
+    x = mpscffi.zeros(2, dtype="uint32")
+    kernel(x, 1, threads=1)
+    mpscffi.synchronize()
+    return lambda rounds=20_000_000: kernel(x, rounds, threads=1)
+
+
+def timed(count: int = 2) -> list[mpscffi.Event]:
+    return [mpscffi.Event(enable_timing=True) for _ in range(count)]
+
+
+def test_the_usual_way_to_time_work(spin: Any) -> None:
+    start, end = timed()
+    begin = time.monotonic()
+    start.record()
+    spin()
+    mpscffi.synchronize()
+    end.record()
+    end.synchronize()
+    elapsed = start.elapsed_time(end)
+    wall = (time.monotonic() - begin) * 1e3
+    assert isinstance(elapsed, float)
+    assert 0.1 < elapsed <= wall
+    assert start.elapsed_time(end) == elapsed
+
+
+@pytest.mark.parametrize("wait_start", [False, True])
+@pytest.mark.parametrize("wait_end", [False, True])
+def test_elapsed_time_waits_by_itself(spin: Any, wait_start: bool, wait_end: bool) -> None:
+    start, end = timed()
+    start.record()
+    spin(200_000)
+    end.record()
+    for event, wanted in ((start, wait_start), (end, wait_end)):
+        if wanted:
+            event.synchronize()
+            event.synchronize()
+    assert start.elapsed_time(end) > 0
+    mpscffi.synchronize()
+    assert start.elapsed_time(end) == start.elapsed_time(end) > 0
+
+
+def test_times_add_up(spin: Any) -> None:
+    one, two, three = timed(3)
+    one.record()
+    spin(1_000_000)
+    two.record()
+    spin(1_000_000)
+    three.record()
+    assert one.elapsed_time(two) + two.elapsed_time(three) == pytest.approx(one.elapsed_time(three))
+
+
+def test_ten_thousand_pairs_are_in_order() -> None:
+    start, end = timed()
+    for _ in range(10_000):
+        start.record()
+        end.record()
+        assert start.elapsed_time(end) >= 0
+
+
+def test_an_event_against_itself() -> None:
+    (event,) = timed(1)
+    event.record()
+    assert event.elapsed_time(event) == 0.0
+
+
+def test_the_last_record_counts(spin: Any) -> None:
+    start, end = timed()
+    end.record()
+    start.record()
+    with pytest.raises(errors.InvalidArgumentError, match="ms before the start event"):
+        start.elapsed_time(end)
+    spin(100_000)
+    end.record()
+    assert start.elapsed_time(end) > 0
+
+
+def test_refusals_of_elapsed_time() -> None:
+    recorded, other = timed()
+    recorded.record()
+    plain = mpscffi.Event()
+    plain.record()
+    for start, end, text in (
+        (recorded, other, "end event was never recorded"),
+        (other, recorded, "start event was never recorded"),
+        (recorded, plain, "end event was made without enable_timing"),
+        (plain, recorded, "start event was made without enable_timing"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            start.elapsed_time(end)
+    with pytest.raises(TypeError, match="expected an Event"):
+        recorded.elapsed_time(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_enable_timing_is_a_bool(value: Any) -> None:
+    with pytest.raises(RuntimeError, match="expected True or False"):
+        mpscffi.Event(value)
+
+
+def test_an_event_that_was_never_recorded() -> None:
+    event = mpscffi.Event()
+    assert event.query() is False
+    event.wait()
+    event.synchronize()
+    event.synchronize(timeout=0)
+    assert repr(event) == "<mpscffi.Event not recorded>"
+    mpscffi.synchronize(timeout=5)
+
+
+def test_query(gate: Any) -> None:
+    event = mpscffi.Event()
+    event.record()
+    assert event.query() is False
+    assert repr(event) == "<mpscffi.Event pending>"
+    gate()
+    event.synchronize()
+    assert event.query() is True
+    assert repr(event) == "<mpscffi.Event complete>"
+
+
+def test_waits_with_a_timeout(gate: Any) -> None:
+    event = mpscffi.Event()
+    event.record()
+    for seconds in (0, 0.001, 0.2):
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            event.synchronize(timeout=seconds)
+        assert seconds <= time.monotonic() - begin < seconds + 5
+    gate()
+    event.synchronize(timeout=60)
+    assert event.query()
+
+
+@pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), (float("nan"), ValueError), ("1", TypeError)])
+def test_timeouts_that_are_none(timeout: Any, error: type[Exception]) -> None:
+    event = mpscffi.Event()
+    event.record()
+    for wait in (event.synchronize, mpscffi.synchronize, mpscffi.current_stream().synchronize):
+        with pytest.raises(error, match="timeout"):
+            wait(timeout)
+
+
+def test_order_between_streams(gate: Any, compiled: Any) -> None:
+    # The gate holds up the default stream.
+    kernels = compiled(SPIN)
+    x = mpscffi.ones(1000, dtype="int32")
+    other, event = mpscffi.Stream(), mpscffi.Event()
+    kernels.add(x, 1)
+    event.record()
+    with mpscffi.stream(other):
+        event.wait()
+        kernels.times(x, 10)
+    with pytest.raises(TimeoutError):
+        other.synchronize(timeout=0.05)
+    gate()
+    assert (x.numpy() == 20).all()
+
+
+def test_events_take_a_stream(gate: Any) -> None:
+    stream, event = mpscffi.Stream(), mpscffi.Event()
+    event.record(stream)  # which has nothing to do
+    event.synchronize(timeout=5)
+    event.record(mpscffi.default_stream())
+    assert not event.query()
+    event.wait(stream)
+    with pytest.raises(TimeoutError):
+        stream.synchronize(timeout=0.05)
+    gate()
+    mpscffi.synchronize()
+    assert event.query()
+    for method in (event.record, event.wait):
+        with pytest.raises(RuntimeError, match="expected a Stream or None"):
+            method(3)
+
+
+def test_one_event_from_many_threads() -> None:
+    event = mpscffi.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(300):
+                event.record()
+                event.synchronize(timeout=20)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert event.query()
