@@ -73,6 +73,10 @@ class Prelude:
             finished = process.run([self._path if word == old else word for word in command], directory)
         return finished
 
+    def has_header(self, name: str) -> bool:
+        """Whether a name in an `#include` is one of the prelude's."""
+        return os.path.isfile(os.path.join(INCLUDE_DIR, name))
+
     def owns(self, path: str) -> bool:
         """Whether a file is one of the prelude's."""
         return path.startswith(("<", _REAL_INCLUDE_DIR)) or (

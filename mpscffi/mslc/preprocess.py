@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SOURCE_NAME = "program_source"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$", re.MULTILINE)
-_OWN_HEADER = re.compile(r"\s*<(?:metal_\w+|metal|simd/[\w.]+)>\s*(?://.*)?")
+_HEADER = re.compile(r"\s*<([\w/.]+)>\s*(?://.*)?")
 _LINE_MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\])*)"')
 _CONTRACT = re.compile(r"\s*METAL\s+fp\s+contract\s*\(\s*(on|off|fast)\s*\)")
 
@@ -54,16 +54,23 @@ def normalized(source: str) -> str:
     return text
 
 
-def without_preprocessor(source: str) -> Text | None:
+def without_preprocessor(source: str, is_library: Callable[[str], bool]) -> Text | None:
     """Return a source that includes nothing but Metal's headers, its directives blanked; None for any other source.
 
     Most kernels that are written in a string are of this kind. Macros of Metal's library stay: clang expands them when
     it compiles.
+
+    Parameters
+    ----------
+    source : str
+    is_library : callable
+        Tells of a name whether it is a header of Metal's library.
     """
     for match in _DIRECTIVE.finditer(source):
         if match.group(1) == "pragma" and "once" not in match.group(2):
             continue
-        if match.group(1) not in ("include", "import") or not _OWN_HEADER.fullmatch(match.group(2)):
+        header = _HEADER.fullmatch(match.group(2))
+        if match.group(1) not in ("include", "import") or header is None or not is_library(header.group(1)):
             return None
     if "\\\n" in source or "??" in source or "__LINE__" in source or "__FILE__" in source:
         return None

@@ -41,6 +41,8 @@ _INTERNAL = (
 _END_INTERNAL = "#pragma clang attribute pop\n" * 2
 # What LLVM makes of loops that move memory: the C library of the process has them.
 _FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
+_WORD = re.compile(r"\w+|.")
+_NOT_CPP = re.compile(r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b")
 _UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
 
 
@@ -48,13 +50,14 @@ _UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
 class Unit:
     """A translation unit: the source, rendered with `output`, is its lines from `first` to `last`.
 
-    Behind it follows one line for each of `entries`.
+    The line `tail` and those behind it are about `entries`, one each.
     """
 
     text: str
     output: list[str]
     first: int
     last: int
+    tail: int
     entries: list[Entry]
 
 
@@ -102,7 +105,7 @@ class Program:
 
     def _preprocessed(self) -> Text:
         if not self._options.defines:
-            text = without_preprocessor(self.source)
+            text = without_preprocessor(self.source, self._prelude.has_header)
             if text is not None:
                 return text
         with _Workspace() as directory:
@@ -128,17 +131,17 @@ class Program:
         try:
             return Rewriter(self._text.text)
         except RewriteError as error:
-            place = self._token_place(self._text.text, error.offset)
+            place = self._place(error.offset)
             raise CompileError(error_text(place, "error", str(error), self._sources)) from None
         except SourceError as error:
             self._check_unstructured()
-            place = self._token_place(self._text.text, error.offset)
+            place = self._place(error.offset)
             raise CompileError(error_text(place, "error", str(error), self._sources)) from None
 
     def _check_unstructured(self) -> None:
         """Return a source without structure, as with a missing brace: clang says best what is wrong."""
-        words = r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b"
-        text = re.sub(words, "", re.sub(r"\bconstant\b", "const", self._text.text))
+        text = re.sub(r"\bconstant\b", "const   ", self._text.text)
+        text = _NOT_CPP.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)  # all columns stay
         finished = self._compile(text, ["-fsyntax-only"], None)
         if finished.status:
             raise CompileError(translated(finished.errors, self._locate_plain, self._sources))
@@ -250,7 +253,8 @@ class Program:
         source = self._rewritten.tokens.rendered(output)
         text = f"{head}{source}\n{_END_INTERNAL}{tail}"
         first = head.count("\n") + 1
-        return Unit(text, output, first, first + source.count("\n"), entries)
+        last = first + source.count("\n")
+        return Unit(text, output, first, last, last + 1 + _END_INTERNAL.count("\n"), entries)
 
     def _constant_values(self, entry: Entry, given: Mapping[str | int, tuple[int, bytes]]) -> dict[str, str]:
         """Return the text of each function constant that has a value."""
@@ -295,15 +299,13 @@ class Program:
             if file != _UNIT or line < unit.first:
                 return None
             if line > unit.last:
-                number = line - unit.last - 2  # behind the line that ends the pragma
-                if not 0 <= number < len(unit.entries):
-                    return None
-                return self._token_place(self._text.text, unit.entries[number].offset)
-            token = tokens.at(unit.output, line - unit.first + 1, column)
-            known = self._line_place(line - unit.first + 1, 0)
-            if token is None:
+                number = line - unit.tail
+                return self._place(unit.entries[number].offset) if 0 <= number < len(unit.entries) else None
+            known = self._line_place(line - unit.first + 1)
+            found = tokens.at(unit.output, line - unit.first + 1, column)
+            if found is None:
                 return known
-            place = self._token_place(self._text.text, tokens.start[token])
+            place = self._place(tokens.start[found[0]], found[1])
             return place if (place.file, place.line) == (known.file, known.line) else known
 
         return translated(errors, locate, self._sources)
@@ -313,32 +315,38 @@ class Program:
         return None if self._prelude.owns(file) else Place(file, line, column)
 
     def _locate_plain(self, file: str, line: int, column: int) -> Place | None:
-        return self._line_place(line, 0) if file == _UNIT else None
+        """Return a place in the log of a source that was not rewritten."""
+        if file != _UNIT:
+            return None
+        lines = self._text.text.split("\n")
+        within = len(lines[line - 1].encode()[: column - 1].decode(errors="ignore"))
+        return self._place(sum(len(text) + 1 for text in lines[: line - 1]) + within)
 
-    def _line_place(self, line: int, column: int) -> Place:
+    def _line_place(self, line: int) -> Place:
+        """Return the user's place of a line of the preprocessed text."""
         origins = self._text.origins
         file, number = origins[min(line, len(origins)) - 1]
-        return Place(file, number, column)
+        return Place(file, number, 0)
 
-    def _token_place(self, text: str, offset: int) -> Place:
-        """Return the user's place of what stands at an offset of the preprocessed text."""
+    def _place(self, offset: int, shift: int = 0) -> Place:
+        """Return the user's place of what stands at an offset of the preprocessed text, `shift` characters further."""
+        text = self._text.text
         start = text.rfind("\n", 0, offset) + 1
-        place = self._line_place(text.count("\n", 0, offset) + 1, offset - start + 1)
+        place = self._line_place(text.count("\n", 0, offset) + 1)
         if self._text.is_verbatim:
+            place.column = offset - start + 1 + shift
             return place
         # The preprocessor keeps the lines, not the columns: take the token of the same text and number on that line.
-        end = text.find("\n", offset)
-        word_match = re.match(r"\w+|.", text[offset:])
+        stop = text.find("\n", offset)
+        word = _WORD.match(text, offset)
         line = self._sources.line(place.file, place.line)
-        place.column = 0
-        if word_match is not None and line is not None:
-            word = word_match.group()
-            pattern = rf"\b{word}\b" if word[0].isalnum() or word[0] == "_" else re.escape(word)
-            ordinal = len(re.findall(pattern, text[start:offset]))
-            matches = list(re.finditer(pattern, line))
-            total = len(re.findall(pattern, text[start : end if end >= 0 else None]))
-            if len(matches) == total:
-                place.column = matches[ordinal].start() + 1
+        if word is None or line is None:
+            return place
+        pattern = re.compile(rf"\b{word.group()}\b" if word.group()[0].isidentifier() else re.escape(word.group()))
+        places = [match.start() for match in pattern.finditer(line)]
+        before = len(pattern.findall(text[start:offset]))
+        if len(places) == len(pattern.findall(text[start : stop if stop >= 0 else len(text)])):
+            place.column = places[before] + 1 + shift
         return place
 
 

@@ -179,7 +179,7 @@ class Tokens:
         parts.append(self.source[end:])
         return "".join(parts)
 
-    def at(self, output: Sequence[str], line: int, column: int) -> int | None:
+    def at(self, output: Sequence[str], line: int, column: int) -> tuple[int, int] | None:
         """Return the token that was replaced by what stands at a place of a rendered text.
 
         Parameters
@@ -193,21 +193,24 @@ class Tokens:
 
         Returns
         -------
-        int or None
-            Index of the token; None if none starts at or before that place.
+        (int, int) or None
+            Index of the token, and how many characters behind its start the place is: as many as it has if the place is
+            behind it. None if no token starts at or before that place.
         """
         lines = self.rendered(output).split("\n")
         if line > len(lines):
             return None
         within = len(lines[line - 1].encode()[: column - 1].decode(errors="ignore"))
         wanted = sum(len(text) + 1 for text in lines[: line - 1]) + within
-        place = shift = 0
-        found = None
+        shift = 0
+        found: tuple[int, int] | None = None
         for index, start in enumerate(self.start):
-            place = start + shift
-            if place > wanted:
+            behind = wanted - start - shift
+            if behind < 0:
                 break
-            if output[index]:
-                found = index
-            shift += len(output[index]) - len(self.text[index])
+            text, replacement = self.text[index], output[index]
+            if replacement:
+                is_within = behind < len(replacement)
+                found = index, behind if is_within and text == replacement else 0 if is_within else len(text)
+            shift += len(replacement) - len(text)
         return found
