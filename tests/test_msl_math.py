@@ -1,0 +1,268 @@
+"""Floating point functions of the Metal library against NumPy in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from msl_kernels import evaluate, from_bfloat, run, to_bfloat, values_of
+
+pytestmark = pytest.mark.usefixtures("device")
+
+UNARY: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[float, float]]] = {
+    "acos": (np.arccos, (-1, 1)),
+    "acosh": (np.arccosh, (1, 100)),
+    "asin": (np.arcsin, (-1, 1)),
+    "asinh": (np.arcsinh, (-100, 100)),
+    "atan": (np.arctan, (-100, 100)),
+    "atanh": (np.arctanh, (-0.99, 0.99)),
+    "ceil": (np.ceil, (-9, 9)),
+    "cos": (np.cos, (-20, 20)),
+    "cosh": (np.cosh, (-9, 9)),
+    "cospi": (lambda x: np.cos(np.pi * x), (-3, 3)),
+    "exp": (np.exp, (-80, 80)),
+    "exp2": (np.exp2, (-100, 100)),
+    "exp10": (lambda x: 10**x, (-30, 30)),
+    "fabs": (np.abs, (-9, 9)),
+    "abs": (np.abs, (-9, 9)),
+    "floor": (np.floor, (-9, 9)),
+    "fract": (lambda x: x - np.floor(x), (-9, 9)),
+    "log": (np.log, (1e-6, 1e6)),
+    "log2": (np.log2, (1e-6, 1e6)),
+    "log10": (np.log10, (1e-6, 1e6)),
+    "rint": (np.rint, (-9, 9)),
+    "round": (lambda x: np.trunc(x + np.copysign(0.5, x)), (-9, 9)),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), (1e-6, 1e6)),
+    "sign": (np.sign, (-9, 9)),
+    "sin": (np.sin, (-20, 20)),
+    "sinh": (np.sinh, (-9, 9)),
+    "sinpi": (lambda x: np.sin(np.pi * x), (-3, 3)),
+    "sqrt": (np.sqrt, (0, 1e6)),
+    "tan": (np.tan, (-1.5, 1.5)),
+    "tanh": (np.tanh, (-9, 9)),
+    "tanpi": (lambda x: np.tan(np.pi * x), (-0.45, 0.45)),
+    "trunc": (np.trunc, (-9, 9)),
+    "saturate": (lambda x: np.clip(x, 0, 1), (-2, 2)),
+}
+BINARY: dict[str, tuple[Callable[..., np.ndarray], tuple[float, float]]] = {
+    "atan2": (np.arctan2, (-9, 9)),
+    "copysign": (np.copysign, (-9, 9)),
+    "divide": (np.divide, (0.1, 9)),
+    "fdim": (lambda x, y: np.maximum(x - y, 0), (-9, 9)),
+    "fmax": (np.fmax, (-9, 9)),
+    "fmin": (np.fmin, (-9, 9)),
+    "max": (np.fmax, (-9, 9)),
+    "min": (np.fmin, (-9, 9)),
+    "fmod": (np.fmod, (-9, 9)),
+    "pow": (np.power, (0.1, 9)),
+    "powr": (np.power, (0.1, 9)),
+    "step": (lambda x, y: (y >= x).astype("f8"), (-9, 9)),
+}
+
+
+@pytest.mark.parametrize("space", ["", "precise::", "fast::"])
+def test_unary_functions(space: str) -> None:
+    names = list(UNARY)
+    rng = np.random.default_rng(3)
+    x = np.array([rng.uniform(*UNARY[name][1], 256) for name in names], "f4")
+    got = np.zeros((2, *x.shape), "f4")
+    calls = "".join(
+        f"  out[{row * 256} + i] = {space}{name}(in[{row * 256} + i]);\n"
+        f"  out[{x.size + row * 256} + i] = {space}{name}(float3(0.5f, in[{row * 256} + i], 1)).y;\n"
+        for row, name in enumerate(names)
+    )
+    parameters = "device float *out, device const float *in, uint i [[thread_position_in_grid]]"
+    run(f"kernel void test({parameters}) {{\n{calls}}}", [got, x], 256, 64)
+    for row, name in enumerate(names):
+        expected = UNARY[name][0](x[row].astype("f8"))
+        np.testing.assert_allclose(got[0, row], expected, rtol=1e-6, atol=2e-7, err_msg=name)
+        np.testing.assert_allclose(got[1, row], expected, rtol=1e-6, atol=2e-7, err_msg=f"{name} of a vector")
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat"])
+def test_unary_functions_of_16_bits(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    x = np.array([rng.uniform(max(low, -3), min(high, 3), 64) for _, (low, high) in UNARY.values()], "f4")
+    bits = x.astype("f2").view("u2") if kind == "half" else to_bfloat(x)
+    got = np.zeros_like(bits)
+    calls = "".join(f"  out[{row * 64} + i] = {name}(in[{row * 64} + i]);\n" for row, name in enumerate(UNARY))
+    parameters = f"device {kind} *out, device const {kind} *in, uint i [[thread_position_in_grid]]"
+    run(f"kernel void test({parameters}) {{\n{calls}}}", [got, bits], 64)
+    wide = bits.view("f2").astype("f8") if kind == "half" else from_bfloat(bits).astype("f8")
+    back = got.view("f2").astype("f8") if kind == "half" else from_bfloat(got).astype("f8")
+    step = 2.0**-11 if kind == "half" else 2.0**-8
+    for row, (name, (function, _)) in enumerate(UNARY.items()):
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(back[row], function(wide[row]), rtol=1.01 * step, atol=2.0**-24, err_msg=name)
+
+
+def test_binary_functions() -> None:
+    rng = np.random.default_rng(5)
+    texts, expected = [], []
+    low, high = 0.1, 9.0
+    x, y = rng.uniform(low, high, (2, 200)).astype("f4")
+    for sign in (1, -1):
+        for name, (function, (first, _)) in BINARY.items():
+            if sign < 0 and first > 0:
+                continue
+            prefix = "" if sign > 0 else "-"
+            texts += [f"{name}({prefix}x, y)", f"{name}(float2({prefix}x), float2(y)).y"]
+            expected += [function(sign * x.astype("f8"), y.astype("f8"))] * 2
+    got = evaluate("float", texts, ("float", x), ("float", y))
+    for text, values, wanted in zip(texts, got, expected, strict=True):
+        np.testing.assert_allclose(values, wanted, rtol=1e-6, atol=1e-6, err_msg=text)
+
+
+def test_functions_of_multiples_of_pi_are_exact() -> None:
+    x = np.float32([0, 0.5, 1, 1.5, 2, -0.5, -1, 1e6, 1e6 + 0.5, 16777216.0])
+    sin, cos = evaluate("float", ["sinpi(x)", "cospi(x)"], ("float", x))
+    assert sin.tolist() == [0, 1, 0, -1, 0, -1, 0, 0, 1, 0]
+    assert cos.tolist() == [1, 0, -1, 0, 1, 0, -1, 1, 0, 1]
+
+
+def test_functions_with_two_results() -> None:
+    preface = """
+float frexp_fraction(float x) { int e; return frexp(x, e); }
+int frexp_exponent(float4 x) { int4 e; frexp(x, e); return e.z; }
+float modf_whole(float x) { float w; modf(x, w); return w; }
+float modf_rest(float x) { float w; return modf(x, w); }
+float sincos_sin(float x) { float c; return sincos(x, c); }
+float sincos_cos(float x) { float c; sincos(x, c); return c; }
+"""
+    x = np.float32([0.75, -3.5, 1024, 0.1, -1e-3])
+    got = evaluate("float", ["frexp_fraction(x)", "frexp_exponent(x)", "modf_whole(x)", "modf_rest(x)", "sincos_sin(x)",
+                             "sincos_cos(x)", "ldexp(x, 5)", "ilogb(x)"], ("float", x), preface=preface)  # fmt: skip
+    wide = x.astype("f8")
+    fraction, exponent = np.frexp(wide)
+    rest, whole = np.modf(wide)
+    expected = [fraction, exponent, whole, rest, np.sin(wide), np.cos(wide), wide * 32, exponent - 1]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_functions_of_three() -> None:
+    rng = np.random.default_rng(6)
+    x, y, z = rng.normal(size=(3, 100)).astype("f4")
+    wide = [value.astype("f8") for value in (x, y, z)]
+    ordered = np.sort(wide, axis=0)
+    t = np.clip((wide[2] + 1) / 3, 0, 1)
+    cases = {
+        "fma(x, y, z)": wide[0] * wide[1] + wide[2],
+        "clamp(x, -0.5f, 0.5f)": np.clip(wide[0], -0.5, 0.5),
+        "min3(x, y, z)": ordered[0],
+        "median3(x, y, z)": ordered[1],
+        "max3(x, y, z)": ordered[2],
+        "fmin3(x, y, z)": ordered[0],
+        "fmedian3(x, y, z)": ordered[1],
+        "fmax3(x, y, z)": ordered[2],
+        "mix(x, y, z)": wide[0] + (wide[1] - wide[0]) * wide[2],
+        "mix(float3(x), float3(y), 0.25f).y": wide[0] + (wide[1] - wide[0]) * 0.25,
+        "smoothstep(-1.0f, 2.0f, z)": t * t * (3 - 2 * t),
+    }
+    got = evaluate("float", list(cases), ("float", x), ("float", y), ("float", z))
+    for text, values in zip(cases, got, strict=True):
+        np.testing.assert_allclose(values, cases[text], rtol=1e-5, atol=1e-6, err_msg=text)
+
+
+def test_nextafter() -> None:
+    x = np.float32([0, -0.0, 1, -1, np.inf, 1e-40])
+    up, down = evaluate("float", ["nextafter(x, INFINITY)", "nextafter(x, -INFINITY)"], ("float", x))
+    assert up[2] == np.nextafter(np.float32(1), np.float32(2))
+    assert down[3] == np.nextafter(np.float32(-1), np.float32(-2))
+    h = np.float16([1, -1, 2, 0.5, 65472])
+    got = evaluate("half", ["nextafter(x, half(HUGE_VALH))", "nextafter(x, half(0))"], ("half", h))
+    np.testing.assert_array_equal(got, [np.nextafter(h, np.float16(np.inf)), np.nextafter(h, np.float16(0))])
+
+
+def test_questions_about_numbers() -> None:
+    x = np.float32([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1.2e-38])
+    got = evaluate("bool", ["isnan(x)", "isinf(x)", "isfinite(x)", "isnormal(x)", "signbit(x)", "isnan(float2(x)).y",
+                            "isordered(x, 1.0f)", "isunordered(x, 1.0f)"], ("float", x))  # fmt: skip
+    nan, normal = np.isnan(x), np.array([0, 0, 1, 1, 0, 0, 0, 1], bool)
+    expected = [nan, np.isinf(x), np.isfinite(x), normal, np.signbit(x), nan, ~nan, nan]
+    np.testing.assert_array_equal(got, expected)
+    h = np.array([0x0000, 0x0001, 0x0400, 0x7C00, 0x7E00, 0x8001], "u2")
+    got = evaluate("bool", ["isnormal(as_type<half>(x))", "isnan(as_type<half>(x))"], ("ushort", h))
+    np.testing.assert_array_equal(got, [[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]])
+
+
+def test_min_and_max_prefer_numbers_to_nan() -> None:
+    nan = np.float32([np.nan, 1, np.nan])
+    y = np.float32([2, np.nan, np.nan])
+    got = evaluate("float", ["fmin(x, y)", "fmax(x, y)", "min(x, y)", "max(x, y)"], ("float", nan), ("float", y))
+    np.testing.assert_array_equal(got, [[2, 1, np.nan]] * 4)
+
+
+def test_select() -> None:
+    cases = {
+        "select(1.0f, 2.0f, true)": 2,
+        "select(1.0f, 2.0f, false)": 1,
+        "select(float2(1, 2), float2(3, 4), bool2(true, false)).x": 3,
+        "select(float2(1, 2), float2(3, 4), bool2(true, false)).y": 2,
+        "float(select(int3(1), int3(2), int3(5, 6, 7) > 5).z)": 2,
+    }
+    assert values_of("float", cases) == cases
+
+
+def test_geometry() -> None:
+    rng = np.random.default_rng(7)
+    x, y, z = rng.normal(size=(3, 50)).astype("f4")
+    preface = """
+float3 a(float x, float y, float z) { return float3(x, y, z); }
+float3 b(float x, float y, float z) { return float3(z, x, -y); }
+"""
+    texts = ["dot(A, B)", "length(A)", "length_squared(A)", "distance(A, B)", "distance_squared(A, B)",
+             "cross(A, B).x", "cross(A, B).y", "cross(A, B).z", "normalize(A).y", "reflect(A, B).x",
+             "faceforward(A, B, A).z", "refract(normalize(A), normalize(B), 0.5f).x",
+             "dot(packed_float3(A), packed_float3(B))"]  # fmt: skip
+    calls = [text.replace("A", "a(x, y, z)").replace("B", "b(x, y, z)") for text in texts]
+    got = evaluate("float", calls, ("float", x), ("float", y), ("float", z), preface=preface)
+    a = np.stack([x, y, z]).astype("f8")
+    b = np.stack([z, x, -y]).astype("f8")
+    dot = (a * b).sum(0)
+    length = np.sqrt((a * a).sum(0))
+    cross = np.cross(a.T, b.T).T
+    na, nb = a / length, b / length
+    cosine = (na * nb).sum(0)
+    k = 1 - 0.25 * (1 - cosine**2)
+    expected = [dot, length, length**2, np.sqrt(((a - b) ** 2).sum(0)), ((a - b) ** 2).sum(0), *cross, na[1],
+                (a - 2 * dot * b)[0], np.where(dot < 0, a[2], -a[2]),
+                np.where(k < 0, 0, 0.5 * na[0] - (0.5 * cosine + np.sqrt(np.maximum(k, 0))) * nb[0]), dot]  # fmt: skip
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(2, 2), (3, 3), (4, 4), (2, 3), (4, 3), (3, 4)])
+def test_matrices(columns: int, rows: int) -> None:
+    rng = np.random.default_rng(8)
+    m = rng.normal(size=(columns, rows)).astype("f4")  # by columns
+    n = rng.normal(size=(columns, rows)).astype("f4")
+    vector = np.zeros(4, "f4")
+    vector[:] = rng.normal(size=4)
+    lengths = [rows, columns, rows * rows, columns * rows, columns * rows, 1]
+    out = np.zeros(sum(lengths), "f4")
+
+    def stores(text: str, size: int, width: int | None) -> str:
+        if width is None:
+            return "".join(f"*out++ = ({text})[{i}]; " for i in range(size))
+        return "".join(f"*out++ = ({text})[{i // width}][{i % width}]; " for i in range(size))
+
+    elements = ", ".join(f"a[{i}]" for i in range(columns * rows))
+    others = elements.replace("a[", "b[")
+    wide, high = ["", "", "xy", "xyz", "xyzw"][columns], ["", "", "xy", "xyz", "xyzw"][rows]
+    kind = f"float{columns}x{rows}"
+    det = "*out = determinant(m);" if columns == rows else "*out = m == m ? 1.0f : 0.0f;"
+    source = f"""
+kernel void test(device float *out, device const float *a, device const float *b, device const float4 *v) {{
+  {kind} m({elements}), n({others});
+  {stores(f"m * v[0].{wide}", rows, None)}
+  {stores(f"v[0].{high} * m", columns, None)}
+  {stores("m * transpose(n)", rows * rows, rows)}
+  {stores("m + n * 2.0f", columns * rows, rows)}
+  {stores("-m - n / 4.0f", columns * rows, rows)}
+  {det}
+}}"""
+    run(source, [out, m, n, vector], 1)
+    a, b = m.T.astype("f8"), n.T.astype("f8")
+    expected = [a @ vector[:columns], vector[:rows] @ a, (a @ b.T).T, (a + 2 * b).T, (-a - b / 4).T,
+                np.array([np.linalg.det(a) if columns == rows else 1])]  # fmt: skip
+    np.testing.assert_allclose(out, np.concatenate([part.ravel() for part in expected]), rtol=1e-4, atol=1e-5)
