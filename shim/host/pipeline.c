@@ -13,14 +13,21 @@ static mps_status no_memory(void) {
 
 /* ---- function constants ---- */
 
+/* The constant that a value is for. In a library made of several sources, their constants may share names and indices:
+ * then one of the value's type, if there is any. */
 static const mps_constant_info *find_constant(const mps_library *library, const mps_constant_value *value) {
+  const mps_constant_info *found = NULL;
   for (uint32_t number = 0; number < library->constant_count; number++) {
     const mps_constant_info *constant = &library->constants[number];
-    if (value->name != NULL ? strcmp(constant->name, value->name) == 0 : constant->index == value->index) {
+    bool is_meant = value->name != NULL ? strcmp(constant->name, value->name) == 0 : constant->index == value->index;
+    if (is_meant && constant->data_type == value->data_type) {
       return constant;
     }
+    if (is_meant && found == NULL) {
+      found = constant;
+    }
   }
-  return NULL;
+  return found;
 }
 
 static mps_status unknown_constant(const mps_library *library, const mps_constant_value *value) {
@@ -32,7 +39,8 @@ static mps_status unknown_constant(const mps_library *library, const mps_constan
                   value->index, why);
 }
 
-/* Name and index of each value, as the library has them, whichever of the two was given. */
+/* The values, by name or by index as they were given: in a library made of several sources one name may have several
+ * indices, and one index several names. */
 static mps_status match_constants(const mps_library *library, const mps_pipeline_desc *desc,
                                   mps_constant_value *matched) {
   for (uint32_t number = 0; number < desc->constant_count; number++) {
@@ -53,7 +61,7 @@ static mps_status match_constants(const mps_library *library, const mps_pipeline
                         constant->name, constant->index);
       }
     }
-    matched[number] = (mps_constant_value){constant->name, constant->index, constant->data_type, value->value};
+    matched[number] = (mps_constant_value){value->name, constant->index, constant->data_type, value->value};
   }
   return MPS_STATUS_OK;
 }
@@ -178,7 +186,7 @@ static bool copy_argument(mps_argument_info *info, const mslc_argument *argument
       .data_size = argument->data_size,
       .data_align = argument->data_align,
       .is_reference = argument->is_reference,
-      .is_used = 1,
+      .is_used = argument->access != MPS_ACCESS_NONE,
   };
   return info->name != NULL && info->type_name != NULL;
 }

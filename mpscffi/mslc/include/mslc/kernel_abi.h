@@ -28,7 +28,7 @@ typedef struct mslc_argument {
   const char *type_name; /* of the element, as in the source */
   unsigned kind;         /* 1 buffer, 3 threadgroup */
   unsigned index;
-  unsigned access;       /* 1 read, 3 read and write */
+  unsigned access;       /* 1 read, 3 read and write; 0 if the kernel does not touch it */
   unsigned data_type;    /* base | lanes << 8 */
   unsigned data_size;    /* bytes of an element */
   unsigned data_align;
