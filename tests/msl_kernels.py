@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import mpscffi
 import numpy as np
+
+import mpscffi
 
 DTYPES = {
     "char": "i1",

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from msl_kernels import evaluate, from_bfloat, to_bfloat, values_of
 
+from mpscffi.mslc import generate_swizzles
+
 pytestmark = pytest.mark.usefixtures("device")
 
 SIZES = {
@@ -210,3 +212,7 @@ def test_as_type_keeps_the_bits() -> None:
     got = evaluate("uint", ["as_type<uint>(as_type<float>(x))", "as_type<uint>(as_type<uchar4>(x).wzyx)",
                             "as_type<uint>(as_type<half2>(x).yx)"], ("uint", x))  # fmt: skip
     np.testing.assert_array_equal(got, [x, x.byteswap(), (x >> 16) | (x << 16)])
+
+
+def test_swizzles_are_as_generated() -> None:
+    assert generate_swizzles.TARGET.read_text(encoding="utf-8") == generate_swizzles.render()

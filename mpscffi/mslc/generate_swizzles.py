@@ -1,7 +1,7 @@
 """Write ``include/mslc/swizzle.h``: the names of all swizzles of a vector, as lists for macros.
 
-Run it after a change: ``python -m mpscffi.mslc.generate_swizzles``. The result is kept in the repository, so that nobody
-needs this script to build or to use the package.
+Run it after a change: ``python -m mpscffi.mslc.generate_swizzles``. The result is kept in the repository, so that
+nobody needs this script to build or to use the package.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ TARGET = Path(__file__).parent / "include" / "mslc" / "swizzle.h"
 HEADER = """\
 // The swizzles of vectors of 2, 3 and 4 components, each by its two names. Written by generate_swizzles.py.
 //
-// READ(count, xyzw, rgba) is said of every swizzle, WRITE(count, xyzw, rgba) of those that name no component twice: only
-// those can stand on the left of an assignment.
+// READ(count, xyzw, rgba) is said of the swizzles that name a component twice, WRITE(count, xyzw, rgba) of the others:
+// only those can stand on the left of an assignment.
 #pragma once
 """
 

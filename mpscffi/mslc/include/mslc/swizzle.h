@@ -1,6 +1,6 @@
 // The swizzles of vectors of 2, 3 and 4 components, each by its two names. Written by generate_swizzles.py.
 //
-// READ(count, xyzw, rgba) is said of every swizzle, WRITE(count, xyzw, rgba) of those that name no component twice:
+// READ(count, xyzw, rgba) is said of the swizzles that name a component twice, WRITE(count, xyzw, rgba) of the others:
 // only those can stand on the left of an assignment.
 #pragma once
 
