@@ -3,6 +3,7 @@
 #include "mpsshim.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 
 #define NANOSECONDS 1000000000u
@@ -48,4 +49,9 @@ bool host_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t d
   struct timespec time = {.tv_sec = (time_t)(deadline / NANOSECONDS), .tv_nsec = (long)(deadline % NANOSECONDS)};
   return pthread_cond_timedwait(condition, lock, &time) != ETIMEDOUT;
 #endif
+}
+
+bool host_yield(uint64_t deadline) {
+  sched_yield();
+  return deadline == MPS_FOREVER || host_now() < deadline;
 }

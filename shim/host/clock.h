@@ -18,4 +18,7 @@ int host_cond_init(pthread_cond_t *condition);
 /* Wait for the condition or the deadline: false once the deadline has passed. */
 bool host_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t deadline);
 
+/* Give the core away once while spinning: false once the deadline has passed. */
+bool host_yield(uint64_t deadline);
+
 #endif

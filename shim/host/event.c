@@ -6,7 +6,6 @@
 #include "thread.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,14 +104,14 @@ void host_event_raise(mps_event *event, uint64_t value, uint64_t time) {
 }
 
 bool host_event_wait_until(mps_event *event, uint64_t value, uint64_t deadline) {
-  for (int i = 0; i < HOST_YIELDS; i++) {
+  bool in_time = true;
+  for (int i = 0; i < HOST_YIELDS && in_time; i++) {
     if (host_event_reached(event, value)) {
       return true;
     }
-    sched_yield();
+    in_time = host_yield(deadline);
   }
   host_event *impl = event->impl;
-  bool in_time = true;
   pthread_mutex_lock(&impl->lock);
   impl->sleepers++;
   while (!host_event_reached(event, value) && in_time) {

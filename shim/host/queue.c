@@ -7,9 +7,7 @@
 #include "stream.h"
 #include "thread.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,15 +74,22 @@ static void count_encoded(host_stream *stream) {
   atomic_store_explicit(&stream->encoded, encoded + 1, memory_order_relaxed);
 }
 
-static void begin_now(host_stream *stream) {
+/* A command that takes no time: gives the moment at which it ran. */
+static uint64_t pass_now(host_stream *stream) {
+  uint64_t now = host_now();
+  count_encoded(stream);
+  if (!stream->encoding.start) {
+    stream->encoding.start = now;
+  }
+  stream->encoding.end = now;
+  return now;
+}
+
+static void run_now(host_stream *stream, const host_work *work) {
   count_encoded(stream);
   if (!stream->encoding.start) {
     stream->encoding.start = host_now();
   }
-}
-
-static void run_now(host_stream *stream, const host_work *work) {
-  begin_now(stream);
   if (!stream->encoding.failed) {
     stream->encoding.failed = !host_stream_run(stream, work, stream->encoding_failure);
   }
@@ -206,9 +211,7 @@ mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value
   mps_status status = MPS_STATUS_OK;
   pthread_mutex_lock(&stream->lock);
   if (is_free(stream)) {
-    begin_now(stream);
-    stream->encoding.end = host_now();
-    host_event_raise(event, value, stream->encoding.end);
+    host_event_raise(event, value, pass_now(stream));
   } else {
     status = append(stream, host_command_event(HOST_COMMAND_SIGNAL, event, value), "signal");
   }
@@ -221,8 +224,7 @@ mps_status host_encode_wait(mps_queue *queue, mps_event *event, uint64_t value) 
   mps_status status = MPS_STATUS_OK;
   pthread_mutex_lock(&stream->lock);
   if (is_free(stream) && host_event_reached(event, value)) {
-    begin_now(stream);
-    stream->encoding.end = host_now();
+    pass_now(stream);
   } else {
     status = append(stream, host_command_event(HOST_COMMAND_WAIT, event, value), "wait");
   }
@@ -333,14 +335,14 @@ static bool is_complete(const host_stream *stream, uint64_t serial) {
 }
 
 static bool await_completion(host_stream *stream, uint64_t serial, uint64_t timeout) {
-  for (int i = 0; i < HOST_YIELDS && timeout; i++) {
+  uint64_t deadline = host_deadline(timeout);
+  bool in_time = timeout > 0;
+  for (int i = 0; i < HOST_YIELDS && in_time; i++) {
     if (is_complete(stream, serial)) {
       return true;
     }
-    sched_yield();
+    in_time = host_yield(deadline);
   }
-  uint64_t deadline = host_deadline(timeout);
-  bool in_time = true;
   pthread_mutex_lock(&stream->lock);
   stream->done_sleepers++;
   while (!is_complete(stream, serial) && in_time) {
