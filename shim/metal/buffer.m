@@ -1,0 +1,80 @@
+#include "metal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Take over a new MTLBuffer. */
+static void set_impl(mps_buffer *buffer, id<MTLBuffer> impl) {
+  buffer->impl = impl;
+  buffer->contents = buffer->storage_mode == MPS_STORAGE_PRIVATE ? NULL : [impl contents];
+  buffer->gpu_address = [impl gpuAddress];
+  NSString *label = buffer->label != NULL ? metal_string(buffer->label, strlen(buffer->label)) : nil;
+  if (label != nil) {
+    [impl setLabel:label];
+  }
+}
+
+/* Metal fills it with zeros. */
+mps_status metal_buffer_open(mps_buffer *buffer) {
+  return metal_guard("creating a buffer", ^mps_status {
+    MTLResourceOptions options = metal_resource_options(buffer->storage_mode, buffer->cache_mode, buffer->hazard_mode);
+    id<MTLBuffer> impl = [metal_gpu(buffer->device) newBufferWithLength:buffer->length options:options];
+    if (impl == nil) {
+      return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "Metal has no memory for a buffer of %" PRIu64 " bytes on '%s'",
+                      buffer->length, buffer->device->info.name);
+    }
+    set_impl(buffer, impl);
+    return MPS_STATUS_OK;
+  });
+}
+
+mps_status metal_buffer_open_in_heap(mps_buffer *buffer) {
+  return metal_guard("creating a buffer in a heap", ^mps_status {
+    mps_heap *heap = buffer->heap;
+    id<MTLHeap> home = heap->impl;
+    /* Tracking is the heap's business: Metal tracks a heap as a whole. */
+    MTLResourceOptions options =
+        metal_resource_options(buffer->storage_mode, buffer->cache_mode, (uint32_t)[home hazardTrackingMode]);
+    id<MTLBuffer> impl = heap->type == MPS_HEAP_PLACEMENT
+                             ? [home newBufferWithLength:buffer->length options:options offset:buffer->heap_offset]
+                             : [home newBufferWithLength:buffer->length options:options];
+    if (impl == nil) {
+      return mps_fail(MPS_STATUS_OUT_OF_MEMORY,
+                      "the heap of %" PRIu64 " bytes has no room for a buffer of %" PRIu64 " bytes: %" PRIu64
+                      " bytes are in use",
+                      heap->size, buffer->length, (uint64_t)[home usedSize]);
+    }
+    set_impl(buffer, impl);
+    return MPS_STATUS_OK;
+  });
+}
+
+/* No deallocator: the core calls the caller's function when the last reference is gone, and command buffers hold none
+ * of their own. */
+mps_status metal_buffer_open_no_copy(mps_buffer *buffer) {
+  return metal_guard("taking over memory", ^mps_status {
+    MTLResourceOptions options = metal_resource_options(buffer->storage_mode, buffer->cache_mode, buffer->hazard_mode);
+    id<MTLBuffer> impl = [metal_gpu(buffer->device) newBufferWithBytesNoCopy:buffer->contents
+                                                                      length:buffer->length
+                                                                     options:options
+                                                                 deallocator:nil];
+    if (impl == nil) {
+      return mps_fail(MPS_STATUS_OUT_OF_MEMORY,
+                      "Metal cannot take over the %" PRIu64
+                      " bytes at %p: they must be one mapping that can be written",
+                      buffer->length, buffer->contents);
+    }
+    set_impl(buffer, impl);
+    return MPS_STATUS_OK;
+  });
+}
+
+void metal_buffer_close(mps_buffer *buffer) {
+  @autoreleasepool {
+    [(id<MTLBuffer>)buffer->impl release];
+  }
+}
+
+void *metal_buffer_native(mps_buffer *buffer) {
+  return buffer->impl;
+}

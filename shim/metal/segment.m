@@ -1,0 +1,427 @@
+#include "queue.h"
+
+#include "event.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operations of a segment, after which the GPU gets it. */
+enum { MAX_OPERATIONS = 64 };
+
+/* ---- opening ---- */
+
+mps_status metal_segment_open(metal_queue *queue, metal_segment **out_segment) {
+  if (queue->open != NULL) {
+    *out_segment = queue->open;
+    return MPS_STATUS_OK;
+  }
+  metal_segment *segment = calloc(1, sizeof *segment);
+  if (segment == NULL) {
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a command buffer");
+  }
+  /* Blocks while as many command buffers as the queue may have are in flight. */
+  segment->commands = [[queue->commands commandBufferWithDescriptor:queue->descriptor] retain];
+  if (segment->commands == nil) {
+    free(segment);
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "Metal gives no command buffer");
+  }
+  [segment->commands setLabel:queue->label];
+  if (queue->resume_pending) {
+    [segment->commands encodeWaitForEvent:queue->resume value:queue->resume_value];
+    queue->resume_pending = false;
+  }
+  segment->queue = queue;
+  atomic_fetch_add_explicit(&queue->references, 1, memory_order_relaxed);
+  queue->open = segment;
+  *out_segment = segment;
+  return MPS_STATUS_OK;
+}
+
+mps_status metal_segment_reserve(metal_segment *segment, size_t count) {
+  size_t needed = segment->hold_count + count;
+  if (needed <= segment->hold_room) {
+    return MPS_STATUS_OK;
+  }
+  size_t room = needed > 2 * segment->hold_room ? needed : 2 * segment->hold_room;
+  metal_hold *holds = realloc(segment->holds, room * sizeof *holds);
+  if (holds == NULL) {
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to encode a command");
+  }
+  segment->holds = holds;
+  segment->hold_room = room;
+  return MPS_STATUS_OK;
+}
+
+static void add_hold(metal_segment *segment, metal_hold_kind kind, void *object) {
+  segment->holds[segment->hold_count++] = (metal_hold){.kind = kind, .object = object};
+}
+
+void metal_segment_hold_buffer(metal_segment *segment, mps_buffer *buffer) {
+  mps_buffer_begin_use(buffer);
+  add_hold(segment, METAL_HOLD_BUFFER, buffer);
+}
+
+void metal_segment_hold_pipeline(metal_segment *segment, mps_pipeline *pipeline) {
+  mps_pipeline_hold(pipeline);
+  add_hold(segment, METAL_HOLD_PIPELINE, pipeline);
+}
+
+void metal_segment_hold_event(metal_segment *segment, mps_event *event) {
+  mps_event_hold(event);
+  add_hold(segment, METAL_HOLD_EVENT, event);
+}
+
+void metal_segment_hold_native(metal_segment *segment, id object) {
+  add_hold(segment, METAL_HOLD_NATIVE, [object retain]);
+}
+
+static void release_holds(metal_segment *segment) {
+  for (size_t i = 0; i < segment->hold_count; i++) {
+    void *object = segment->holds[i].object;
+    switch (segment->holds[i].kind) {
+    case METAL_HOLD_BUFFER:
+      mps_buffer_end_use(object);
+      break;
+    case METAL_HOLD_PIPELINE:
+      mps_pipeline_drop(object);
+      break;
+    case METAL_HOLD_EVENT:
+      mps_event_drop(object);
+      break;
+    case METAL_HOLD_NATIVE:
+      [(id)object release];
+      break;
+    }
+  }
+  free(segment->holds);
+  segment->holds = NULL;
+  segment->hold_count = segment->hold_room = 0;
+}
+
+static void free_segment(metal_segment *segment) {
+  while (segment->handlers != NULL) {
+    metal_handler *next = segment->handlers->next;
+    free(segment->handlers);
+    segment->handlers = next;
+  }
+  metal_queue *queue = segment->queue;
+  [segment->commands release];
+  free(segment);
+  metal_queue_unref(queue);
+}
+
+/* ---- encoders ----
+ *
+ * Each one waits for the fence that the one before has updated. Metal by itself orders only what it tracks, and memory
+ * of heaps it does not track unless told to. */
+
+void metal_end_encoder(metal_queue *queue) {
+  id<MTLCommandEncoder> encoder = queue->compute != nil ? (id<MTLCommandEncoder>)queue->compute : queue->blit;
+  if (encoder == nil) {
+    return;
+  }
+  if (queue->compute != nil) {
+    [queue->compute updateFence:queue->fence];
+    NSString *label = metal_string(queue->kernels, strlen(queue->kernels));
+    if (label != nil) {
+      [queue->compute setLabel:label];
+    }
+  } else {
+    [queue->blit updateFence:queue->fence];
+    [queue->blit setLabel:@"copy or fill"];
+  }
+  [encoder endEncoding];
+  [encoder release];
+  queue->fence_updated = true;
+  queue->compute = nil;
+  queue->blit = nil;
+  queue->bound = nil;
+  queue->kernels[0] = '\0';
+}
+
+id<MTLComputeCommandEncoder> metal_compute_encoder(metal_queue *queue) {
+  if (queue->compute == nil) {
+    metal_end_encoder(queue);
+    queue->compute = [[queue->open->commands computeCommandEncoder] retain];
+    if (queue->compute == nil) {
+      mps_fail(MPS_STATUS_OUT_OF_MEMORY, "Metal gives no compute encoder");
+    } else if (queue->fence_updated) {
+      [queue->compute waitForFence:queue->fence];
+    }
+  }
+  return queue->compute;
+}
+
+id<MTLBlitCommandEncoder> metal_blit_encoder(metal_queue *queue) {
+  if (queue->blit == nil) {
+    metal_end_encoder(queue);
+    queue->blit = [[queue->open->commands blitCommandEncoder] retain];
+    if (queue->blit == nil) {
+      mps_fail(MPS_STATUS_OUT_OF_MEMORY, "Metal gives no blit encoder");
+    } else if (queue->fence_updated) {
+      [queue->blit waitForFence:queue->fence];
+    }
+  }
+  return queue->blit;
+}
+
+/* ---- completion, on a thread of Metal's ---- */
+
+/* Names of the encoders that failed or, if Metal does not say, may have; NULL if it says nothing. To be freed. */
+static char *failed_encoders(NSError *error) {
+  NSArray<id<MTLCommandBufferEncoderInfo>> *infos = [[error userInfo] objectForKey:MTLCommandBufferEncoderInfoErrorKey];
+  static const MTLCommandEncoderErrorState likely[] = {MTLCommandEncoderErrorStateFaulted,
+                                                       MTLCommandEncoderErrorStateAffected};
+  for (size_t i = 0; i < sizeof likely / sizeof likely[0]; i++) {
+    NSMutableArray<NSString *> *labels = [NSMutableArray array];
+    for (id<MTLCommandBufferEncoderInfo> info in infos) {
+      if ([info errorState] == likely[i] && [[info label] length] > 0) {
+        [labels addObject:[info label]];
+      }
+    }
+    if ([labels count] > 0) {
+      return mps_text_copy([[labels componentsJoinedByString:@", "] UTF8String]);
+    }
+  }
+  return NULL;
+}
+
+/* Why a command buffer failed. NULL, which is as good as no failure, only without memory for a text. */
+static char *failure_text(metal_segment *segment) {
+  NSError *error = [segment->commands error];
+  char *encoders = failed_encoders(error);
+  char *text = NULL;
+  int length = asprintf(&text, "%s%s%s on queue '%s' failed: %s (Metal's error %ld)",
+                        encoders != NULL ? "kernel '" : "command buffer", encoders != NULL ? encoders : "",
+                        encoders != NULL ? "'" : "", [segment->queue->label UTF8String], metal_error_text(error),
+                        (long)[error code]);
+  free(encoders);
+  return length < 0 ? NULL : text;
+}
+
+static uint64_t nanoseconds(CFTimeInterval seconds) {
+  return seconds > 0 ? (uint64_t)(seconds * 1e9) : 0;
+}
+
+static void set_times(metal_segment *segment, bool failed, uint64_t start, uint64_t end) {
+  metal_queue *queue = segment->queue;
+  pthread_mutex_lock(&queue->progress);
+  mps_command_info *info = metal_queue_info(queue, segment->serial);
+  if (info->serial == segment->serial) {
+    info->start = info->start == 0 || (start != 0 && start < info->start) ? start : info->start;
+    info->end = end > info->end ? end : info->end;
+    info->status = failed ? MPS_STATUS_EXECUTION_FAILED : info->status;
+  }
+  pthread_mutex_unlock(&queue->progress);
+}
+
+static bool has_calls(const metal_segment *segment) {
+  return segment->handlers != NULL || segment->callback != NULL;
+}
+
+static void call_handlers(metal_segment *segment, mps_handler_kind kind) {
+  metal_queue *queue = segment->queue;
+  pthread_mutex_lock(&queue->progress);
+  mps_command_info info = *metal_queue_info(queue, segment->serial);
+  pthread_mutex_unlock(&queue->progress);
+  char *failure = NULL;
+  info.scheduled = 1;
+  if (kind == MPS_HANDLER_SCHEDULED) {
+    info.start = info.end = 0;
+  } else if (info.status != MPS_STATUS_OK) {
+    failure = failure_text(segment);
+  }
+  info.message = failure != NULL ? failure : "";
+  for (metal_handler *handler = segment->handlers; handler != NULL; handler = handler->next) {
+    if (handler->kind == kind) {
+      handler->call(handler->user, &info);
+    }
+  }
+  free(failure);
+}
+
+/* On the handler thread. */
+static void call_scheduled(metal_segment *segment) {
+  if (!segment->scheduled_called) {
+    segment->scheduled_called = true;
+    call_handlers(segment, MPS_HANDLER_SCHEDULED);
+  }
+}
+
+static void retire(metal_queue *queue);
+
+/* On the handler thread, when all segments before are done with. */
+static void make_calls(metal_segment *segment) {
+  metal_queue *queue = segment->queue;
+  metal_queue_calling = queue;
+  call_scheduled(segment);
+  if (segment->callback != NULL) {
+    segment->callback(segment->callback_user);
+    [queue->resume setSignaledValue:segment->resume_value];
+  }
+  call_handlers(segment, MPS_HANDLER_COMPLETED);
+  metal_queue_calling = NULL;
+  pthread_mutex_lock(&queue->progress);
+  segment->calls_made = true;
+  pthread_mutex_unlock(&queue->progress);
+  retire(queue);
+}
+
+/* With the progress lock. */
+static void wake_waiters(metal_queue *queue) {
+  metal_queue_waiter **link = &queue->waiters;
+  while (*link != NULL) {
+    metal_queue_waiter *waiter = *link;
+    if (waiter->number > queue->retired) {
+      link = &waiter->next;
+      continue;
+    }
+    *link = waiter->next;
+    dispatch_semaphore_signal(waiter->wake);
+  }
+}
+
+/* Be done with the segments at the head of the queue that are complete, in their order. */
+static void retire(metal_queue *queue) {
+  metal_segment *done = NULL;
+  pthread_mutex_lock(&queue->progress);
+  while (queue->first != NULL && queue->first->complete) {
+    metal_segment *segment = queue->first;
+    if (has_calls(segment) && !segment->calls_made) {
+      if (!segment->calls_posted) {
+        segment->calls_posted = true;
+        dispatch_async(queue->handler_queue, ^{
+          @autoreleasepool {
+            make_calls(segment);
+          }
+        });
+      }
+      break;
+    }
+    queue->first = segment->next;
+    if (queue->first == NULL) {
+      queue->last = NULL;
+    }
+    queue->retired = segment->number;
+    atomic_fetch_sub_explicit(&mps_pending_commands, segment->operations, memory_order_relaxed);
+    segment->next = done;
+    done = segment;
+  }
+  wake_waiters(queue);
+  pthread_mutex_unlock(&queue->progress);
+  while (done != NULL) {
+    metal_segment *next = done->next;
+    free_segment(done);
+    done = next;
+  }
+}
+
+/* `failure` is NULL if all went well. */
+static void complete(metal_segment *segment, bool failed, char *failure, uint64_t start, uint64_t end) {
+  metal_queue *queue = segment->queue;
+  set_times(segment, failed, start, end);
+  if (failure != NULL) {
+    metal_failure_store(queue->failure, failure);
+  }
+  release_holds(segment);
+  if (segment->event != NULL) {
+    metal_event_raise(segment->event, segment->event_value, end);
+    mps_event_drop(segment->event);
+  }
+  pthread_mutex_lock(&queue->progress);
+  segment->complete = true;
+  pthread_mutex_unlock(&queue->progress);
+  retire(queue);
+}
+
+static void completed(metal_segment *segment) {
+  @autoreleasepool {
+    bool failed = [segment->commands status] == MTLCommandBufferStatusError;
+    complete(segment, failed, failed ? failure_text(segment) : NULL, nanoseconds([segment->commands GPUStartTime]),
+             nanoseconds([segment->commands GPUEndTime]));
+  }
+}
+
+static void scheduled(metal_segment *segment) {
+  metal_queue *queue = segment->queue;
+  pthread_mutex_lock(&queue->progress);
+  mps_command_info *info = metal_queue_info(queue, segment->serial);
+  if (info->serial == segment->serial) {
+    info->scheduled = 1;
+  }
+  bool calls = segment->handlers != NULL && !segment->calls_posted;
+  if (calls) {
+    dispatch_async(queue->handler_queue, ^{
+      @autoreleasepool {
+        metal_queue_calling = queue;
+        call_scheduled(segment);
+        metal_queue_calling = NULL;
+      }
+    });
+  }
+  pthread_mutex_unlock(&queue->progress);
+}
+
+/* ---- submission ---- */
+
+void metal_segment_count(metal_queue *queue) {
+  queue->open->operations++;
+  atomic_fetch_add_explicit(&mps_pending_commands, 1, memory_order_relaxed);
+  metal_queue_begin_command(queue);
+}
+
+void metal_segment_bound(metal_queue *queue) {
+  if (queue->open->operations >= MAX_OPERATIONS) {
+    metal_segment_submit(queue);
+  }
+}
+
+static void link_segment(metal_queue *queue, metal_segment *segment) {
+  pthread_mutex_lock(&queue->progress);
+  if (queue->last != NULL) {
+    queue->last->next = segment;
+  } else {
+    queue->first = segment;
+  }
+  queue->last = segment;
+  queue->submitted = segment->number;
+  pthread_mutex_unlock(&queue->progress);
+}
+
+/* Metal would not take the segment, and calls no handler: who waits for it must not wait for ever. */
+static void abandon(metal_segment *segment, NSException *exception) {
+  char *text = NULL;
+  if (asprintf(&text, "a command buffer of queue '%s' could not be submitted: %s", [segment->queue->label UTF8String],
+               [[exception reason] UTF8String]) < 0) {
+    text = NULL;
+  }
+  dispatch_async(segment->queue->handler_queue, ^{
+    @autoreleasepool {
+      complete(segment, true, text, 0, 0);
+    }
+  });
+}
+
+void metal_segment_submit(metal_queue *queue) {
+  metal_end_encoder(queue);
+  metal_segment *segment = queue->open;
+  queue->open = NULL;
+  segment->number = ++queue->segment_number;
+  segment->serial = queue->serial;
+  link_segment(queue, segment);
+  [segment->commands addScheduledHandler:^(id<MTLCommandBuffer> commands) {
+    (void)commands;
+    scheduled(segment);
+  }];
+  [segment->commands addCompletedHandler:^(id<MTLCommandBuffer> commands) {
+    (void)commands;
+    completed(segment);
+  }];
+  @try {
+    [segment->commands commit];
+  } @catch (NSException *exception) {
+    abandon(segment, exception);
+  }
+}
