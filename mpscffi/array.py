@@ -366,6 +366,8 @@ class Array:
                 return self
             staged = _filled_from(values.astype(self.dtype))
         if self._strides is None and staged._strides is None:
+            if staged._block is self._block and 0 < abs(staged._offset - self._offset) < self.nbytes:
+                staged = staged.copy()
             self._queue_copy(staged)
             if not non_blocking:
                 wait_for_block(self._block)
@@ -476,10 +478,11 @@ def _no_bytes(device: Device) -> Block:
     """Return the block that arrays without elements share, so that kernels can be given them."""
     block = _empty_blocks.get(device)
     if block is None:
-        block = allocator_of(device).take(1)
-        # It is nobody's, and never goes back.
-        block.counters.current -= block.size
-        block.counters, block.size, block.push = Counters(), 0, _keep
+        desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": 16})
+        out = ffi.new("mps_buffer **")
+        check(lib.mps_buffer_create(device._pointer, desc, out))
+        # It counts for nothing, and stays.
+        block = Block(device, out[0], 16, Counters(), _keep, 0)
         block = _empty_blocks.setdefault(device, block)
     return block
 

@@ -1,0 +1,387 @@
+"""The caching allocator: counters, reuse, limits."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mpscffi
+from mpscffi import errors
+from mpscffi.allocator import GRANULE, LARGE, allocator_of, readable, rounded_size
+
+pytestmark = pytest.mark.usefixtures("device", "settled")
+
+MIB = 1 << 20
+PAGE = 16384
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void fill(device float* x, constant float& v, uint i [[thread_position_in_grid]]) { x[i] = v; }
+kernel void copy(device float* out, device const float* in, uint i [[thread_position_in_grid]]) { out[i] = in[i]; }
+"""
+
+
+@pytest.fixture
+def kernels(compiled: Any) -> Any:
+    return compiled(SOURCE)
+
+
+@pytest.fixture
+def room(device: mpscffi.Device) -> Any:
+    """Sets the limit to so many bytes above what is in use."""
+
+    def leave(size: int) -> None:
+        gc.collect()
+        mpscffi.empty_cache()
+        fraction = (mpscffi.driver_allocated_memory() + size) / mpscffi.recommended_max_memory()
+        mpscffi.set_per_process_memory_fraction(fraction)
+
+    return leave
+
+
+# ---- sizes
+
+
+@given(st.integers(1, 1 << 40))
+def test_rounded_sizes(size: int) -> None:
+    rounded = rounded_size(size, PAGE)
+    assert rounded >= size
+    assert rounded % GRANULE == 0
+    assert rounded_size(rounded, PAGE) == rounded
+    if size <= LARGE:
+        assert rounded - size < max(GRANULE, size / 8 + 1)
+    else:
+        assert rounded % PAGE == 0
+        assert rounded - size < max(PAGE, size / 32 + 1)
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 1 << 40))
+def test_rounding_keeps_the_order(one: int, other: int) -> None:
+    small, large = sorted((one, other))
+    assert rounded_size(small, PAGE) <= rounded_size(large, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (1024, "1024 bytes"), (1025, "1.00 KiB"), (3 * MIB // 2, "1.50 MiB"), (1 << 34, "16.00 GiB")]
+)
+def test_readable_sizes(size: int, text: str) -> None:
+    assert readable(size) == text
+
+
+# ---- counters
+
+
+def test_counters_are_exact() -> None:
+    current, driver = mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()
+    array = mpscffi.empty(8 * MIB)
+    assert mpscffi.current_allocated_memory() == current + 32 * MIB
+    assert mpscffi.driver_allocated_memory() == driver + 32 * MIB
+    view = array[3:]
+    del array
+    assert mpscffi.current_allocated_memory() == current + 32 * MIB
+    del view
+    assert mpscffi.current_allocated_memory() == current
+    assert mpscffi.driver_allocated_memory() == driver + 32 * MIB
+    mpscffi.empty_cache()
+    assert mpscffi.driver_allocated_memory() == driver
+
+
+def test_nothing_is_counted_for_no_elements() -> None:
+    mpscffi.empty(0)
+    mpscffi.empty_cache()
+    current, driver = mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()
+    arrays = [mpscffi.empty(0, 5) for _ in range(10)]
+    assert (mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()) == (current, driver)
+    del arrays
+
+
+@given(st.lists(st.tuples(st.integers(1, 100_000), st.booleans()), max_size=40), st.randoms(use_true_random=False))
+def test_counters_under_random_use(steps: list[tuple[int, bool]], order: random.Random) -> None:
+    gc.collect()
+    allocator = allocator_of(mpscffi.current_device())
+    base = mpscffi.current_allocated_memory()
+    held: list[Any] = []
+    for size, shown in steps:
+        array = mpscffi.empty(size, dtype="uint8")
+        held.append(array.numpy() if shown else array)
+        del array
+        if held and order.random() < 0.4:
+            held.pop(order.randrange(len(held)))
+        if order.random() < 0.1:
+            mpscffi.empty_cache()
+        used = sum(rounded_size(one.nbytes, PAGE) for one in held)
+        assert mpscffi.current_allocated_memory() == base + used
+        assert allocator.reserved >= mpscffi.current_allocated_memory()
+        assert mpscffi.driver_allocated_memory() >= allocator.reserved
+    held.clear()
+    assert mpscffi.current_allocated_memory() == base
+
+
+def test_counters_with_many_threads() -> None:
+    base = mpscffi.current_allocated_memory()
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        held = []
+        for _ in range(2000):
+            held.append(mpscffi.empty(rng.randrange(1, 5000)))
+            if len(held) > 10:
+                held.pop(rng.randrange(len(held)))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mpscffi.current_allocated_memory() == base
+    mpscffi.empty_cache()
+    assert allocator_of(mpscffi.current_device()).reserved == base
+
+
+def test_memory_goes_back_at_once_for_any_number_of_arrays() -> None:
+    driver = mpscffi.driver_allocated_memory()
+    arrays = [mpscffi.empty(4) for _ in range(20_000)]
+    assert mpscffi.current_allocated_memory() >= 20_000 * 16
+    del arrays
+    mpscffi.empty_cache()
+    assert mpscffi.driver_allocated_memory() == driver
+
+
+# ---- reuse
+
+
+def test_freed_memory_is_used_again() -> None:
+    array = mpscffi.empty(1000)
+    address = array.__array_interface__["data"][0]
+    del array
+    driver = mpscffi.driver_allocated_memory()
+    assert mpscffi.empty(999).__array_interface__["data"][0] == address
+    assert mpscffi.driver_allocated_memory() == driver
+
+
+def test_memory_in_use_is_not_given_to_the_cpu(kernels: Any, gate: Any) -> None:
+    """A kernel that is still to run has been given an array that is gone: its memory must not get other contents."""
+    out = mpscffi.empty(1000)
+    source = mpscffi.full(1000, 7)
+    kernels.copy(out, source)
+    del source
+    noise = [mpscffi.full(1000, -1) for _ in range(20)]
+    noise += [mpscffi.asarray(np.full(1000, -2, np.float32)) for _ in range(20)]
+    gate()
+    assert (out.numpy() == 7).all()
+    assert all((one.numpy() < 0).all() for one in noise)
+
+
+def test_memory_in_use_is_given_to_the_same_stream(kernels: Any, gate: Any) -> None:
+    out, temporary = mpscffi.empty(1000), mpscffi.empty(1000)
+    kernels.fill(temporary, 7.0)
+    kernels.copy(out, temporary)
+    driver = mpscffi.driver_allocated_memory()
+    del temporary
+    again = mpscffi.empty(1000)
+    kernels.fill(again, 8.0)
+    zeros = mpscffi.zeros(1000)
+    assert mpscffi.driver_allocated_memory() <= driver + 4096
+    gate()
+    assert (out.numpy() == 7).all()
+    assert (again.numpy() == 8).all()
+    assert (zeros.numpy() == 0).all()
+
+
+def test_memory_in_use_is_not_given_to_another_stream(kernels: Any, gate: Any) -> None:
+    out, temporary = mpscffi.empty(1000), mpscffi.empty(1000)
+    kernels.fill(temporary, 7.0)
+    kernels.copy(out, temporary)
+    del temporary
+    with mpscffi.stream(mpscffi.Stream()):
+        other = mpscffi.empty(1000)
+        kernels.fill(other, 8.0)
+        assert (other.numpy() == 8).all()
+    gate()
+    assert (out.numpy() == 7).all()
+
+
+def test_memory_that_moves_on_to_another_stream(kernels: Any, gate: Any) -> None:
+    """Given out again on the stream that still uses it, then used on another one, which has to wait."""
+    out, temporary = mpscffi.empty(1000), mpscffi.empty(1000)
+    kernels.fill(temporary, 7.0)
+    kernels.copy(out, temporary)
+    del temporary
+    again = mpscffi.empty(1000)
+    stream = mpscffi.Stream()
+    with mpscffi.stream(stream):
+        kernels.fill(again, 8.0)
+    with pytest.raises(TimeoutError):
+        stream.synchronize(timeout=0.05)
+    gate()
+    assert (out.numpy() == 7).all()
+    assert (again.numpy() == 8).all()
+
+
+def test_memory_that_two_streams_have_used(kernels: Any, gate: Any) -> None:
+    stream = mpscffi.Stream()
+    shared, out = mpscffi.full(1000, 7), mpscffi.empty(1000)
+    kernels.copy(out, shared)  # behind the gate
+    with mpscffi.stream(stream):
+        kernels.copy(mpscffi.empty(1000), shared)
+        del shared
+        # Its last use was on this stream, but not its only one.
+        kernels.fill(mpscffi.empty(1000), 8.0)
+        stream.synchronize()
+    gate()
+    assert (out.numpy() == 7).all()
+
+
+# ---- the cache
+
+
+def test_empty_cache_at_any_time(kernels: Any) -> None:
+    driver = mpscffi.driver_allocated_memory()
+    for _ in range(20):
+        array = mpscffi.empty(100_000)
+        kernels.fill(array, 1.0)
+        del array
+        mpscffi.empty_cache()
+    mpscffi.synchronize()
+    mpscffi.empty_cache()
+    assert mpscffi.driver_allocated_memory() == driver
+
+
+def test_empty_cache_does_not_wait(gate: Any) -> None:
+    mpscffi.empty_cache()
+
+
+def test_kernels_do_not_hold_on_to_arrays(kernels: Any) -> None:
+    driver = mpscffi.driver_allocated_memory()
+    kernels.copy(mpscffi.empty(MIB), mpscffi.empty(MIB))
+    mpscffi.synchronize()
+    mpscffi.empty_cache()
+    assert mpscffi.driver_allocated_memory() == driver
+    kernels.copy(mpscffi.empty(MIB), mpscffi.empty(MIB))
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("fraction", [1, 0, True, "0.5", np.float32(0.5), None])
+def test_fractions_of_another_type(fraction: Any) -> None:
+    with pytest.raises(TypeError, match="expected a float"):
+        mpscffi.set_per_process_memory_fraction(fraction)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 2.1, float("nan"), float("inf"), -float("inf")])
+def test_fractions_out_of_range(fraction: float) -> None:
+    with pytest.raises(ValueError, match=rf"got {fraction}.*0 to 2"):
+        mpscffi.set_per_process_memory_fraction(fraction)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0, 2.0, np.float64(0.3)])
+def test_fractions(fraction: float) -> None:
+    mpscffi.set_per_process_memory_fraction(fraction)
+    limit = allocator_of(mpscffi.current_device()).limit
+    assert limit == (int(fraction * mpscffi.recommended_max_memory()) if fraction else None)
+
+
+def test_the_limit_holds_and_says_so(room: Any) -> None:
+    room(8 * MIB)
+    before = mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()
+    with pytest.raises(MemoryError) as caught:
+        mpscffi.empty(9 * MIB, dtype="uint8")
+    assert isinstance(caught.value, errors.OutOfMemoryError)
+    for fact in ("9437184 bytes (9.00 MiB)", "limit", "set_per_process_memory_fraction", "PYTORCH_MPS_HIGH_WATERMARK_RATIO"):
+        assert fact in str(caught.value)
+    assert (mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()) == before
+    array = mpscffi.empty(7 * MIB, dtype="uint8")
+    del array
+    mpscffi.set_per_process_memory_fraction(0.0)
+    assert mpscffi.empty(9 * MIB, dtype="uint8").size == 9 * MIB
+
+
+def test_cached_memory_makes_room(room: Any) -> None:
+    room(64 * MIB)
+    array = mpscffi.empty(32 * MIB, dtype="uint8")
+    del array
+    array = mpscffi.empty(48 * MIB, dtype="uint8")
+    del array
+    parts = [mpscffi.empty(4 * MIB, dtype="uint8") for _ in range(16)]
+    del parts[::2]
+    array = mpscffi.empty(24 * MIB, dtype="uint8")
+    with pytest.raises(MemoryError):
+        mpscffi.empty(24 * MIB, dtype="uint8")
+
+
+def test_cached_memory_is_used_at_the_limit(room: Any) -> None:
+    room(8 * MIB)
+    for _ in range(3):
+        array = mpscffi.empty(8 * MIB, dtype="uint8")
+        del array
+
+
+def test_memory_of_queued_work_makes_room(room: Any, kernels: Any, gate: Any) -> None:
+    room(64 * MIB)
+    array = mpscffi.empty(10 * MIB)
+    kernels.fill(array, 1.0)
+    del array
+    timer = threading.Timer(0.1, gate)
+    timer.start()
+    array = mpscffi.empty(15 * MIB)
+    timer.join()
+
+
+def test_memory_in_cycles_makes_room(room: Any) -> None:
+    room(64 * MIB)
+    cycle: list[Any] = [mpscffi.empty(10 * MIB)]
+    cycle.append(cycle)
+    del cycle
+    array = mpscffi.empty(15 * MIB)
+    del array
+
+
+def test_running_out_of_memory_takes_no_failure_away(room: Any, compiled: Any, device: mpscffi.Device) -> None:
+    if device.backend != "host":
+        pytest.skip("what a GPU does with a bad address is its own affair")
+    kernel = compiled("kernel void fault(device ulong* at) { *(device int*)(at[0]) = 1; }").fault
+    kernel(mpscffi.asarray(np.array([16], np.uint64)), threads=1)
+    room(MIB)
+    with pytest.raises(MemoryError):
+        mpscffi.empty(2 * MIB)
+    with pytest.raises(errors.ExecutionError, match="'fault'"):
+        mpscffi.synchronize()
+
+
+def test_above_the_largest_buffer(device: mpscffi.Device) -> None:
+    before = mpscffi.current_allocated_memory()
+    with pytest.raises(MemoryError, match=f"{device.max_buffer_length + 1} bytes.*{device.max_buffer_length} bytes"):
+        mpscffi.empty(device.max_buffer_length + 1, dtype="uint8")
+    assert mpscffi.current_allocated_memory() == before
+
+
+def test_the_recommended_maximum() -> None:
+    assert mpscffi.recommended_max_memory() > 0
+
+
+def test_out_of_memory_of_the_system(python: Any) -> None:
+    script = """
+        import resource
+        import mpscffi
+        mpscffi.empty(1).numpy()
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), -1))
+        held = []
+        try:
+            while True:
+                held.append(mpscffi.empty(16 << 20, dtype="uint8"))
+        except MemoryError as error:
+            print(type(error).__name__, len(held) > 5)
+        held.clear()
+        print(mpscffi.empty(150 << 20, dtype="uint8").size >> 20)
+    """
+    result = python(script, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0")
+    assert result.stdout.split() == ["OutOfMemoryError", "True", "150"], result.stderr
