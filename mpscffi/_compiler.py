@@ -6,9 +6,15 @@ Without it, the C library would run the command ``mpscffi-mslc`` for each compil
 from __future__ import annotations
 
 import threading
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mpscffi._ffi import check, ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpscffi.mslc import provider
 
 __all__ = ["install", "raise_interrupt"]
 
@@ -55,19 +61,24 @@ def _answer(request: Any) -> str:
         defines=tuple(_texts(given.defines, given.define_count)),
         include_dirs=tuple(_texts(given.include_dirs, given.include_dir_count)),
     )
-    source = bytes(ffi.buffer(request.source, request.source_length)).decode("utf-8", "replace")
+    data = ffi.buffer(request.source, request.source_length)
+    check: Callable[[], provider.Listing]
+    build: Callable[[str, dict[str | int, tuple[int, bytes]]], str]
+    if data[:4] == b"MTLB":
+        from mpscffi.mslc import metallib
+
+        check, build = partial(metallib.describe, data), partial(metallib.build, data)
+    else:
+        source = bytes(data).decode("utf-8", "replace")
+        check, build = partial(provider.check, source, options), partial(provider.build, source, options)
     if not request.kernel:
-        listing = provider.check(source, options)
-        lines = [f"kernel {name}" for name in listing.kernels]
-        lines += [f"constant {c.index} {c.data_type} {int(c.required)} {c.name}" for c in listing.constants]
-        return "\n".join(lines)
+        return check().text()
     constants: dict[str | int, tuple[int, bytes]] = {}
     for i in range(request.constant_count):
         value = request.constants[i]
         key = ffi.string(value.name).decode("utf-8", "replace") if value.name else value.index
         constants[key] = value.data_type, bytes(ffi.buffer(value.value, _value_size(value.data_type)))
-    kernel = ffi.string(request.kernel).decode("utf-8", "replace")
-    return str(provider.build(source, options, kernel, constants))
+    return build(ffi.string(request.kernel).decode("utf-8", "replace"), constants)
 
 
 def _value_size(data_type: int) -> int:

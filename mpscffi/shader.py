@@ -599,20 +599,22 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderL
     ShaderLibrary
         Its kernels.
     """
-    device = None
-    out = ffi.new("mps_library **")
-    if isinstance(source, (bytes, bytearray)):
-        device = current_device()
-        check(lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out))
-    elif isinstance(source, (str, os.PathLike)):
-        device = current_device()
-        status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
-        try:
-            check(status)
-        except NotFoundError as error:
-            raise FileNotFoundError(str(error)) from None
-    else:
+    if not isinstance(source, (bytes, bytearray, str, os.PathLike)):
         raise ArgumentTypeError(
             f"load_metallib: got {type(source).__name__}, expected the contents as bytes or the path as str or PathLike"
         )
+    device = current_device()
+    if device.backend == "host":
+        _compiler.install()
+    out = ffi.new("mps_library **")
+    if isinstance(source, (bytes, bytearray)):
+        status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out)
+    else:
+        status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
+    if status:
+        _compiler.raise_interrupt()
+    try:
+        check(status)
+    except NotFoundError as error:
+        raise FileNotFoundError(str(error)) from None
     return ShaderLibrary(out[0], device)

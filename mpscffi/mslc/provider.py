@@ -263,8 +263,8 @@ def _cache(identity: str) -> Cache:
 def _own_identity() -> str:
     """Return a text that changes when the compiler or the prelude does: names, sizes and times of all its files."""
     parts = []
-    for directory in (_HERE, f"{_HERE}/include", f"{_HERE}/include/mslc", f"{_HERE}/include/simd"):
-        with os.scandir(directory) as entries:
+    for directory in ("", "/air", "/include", "/include/mslc", "/include/simd", "/metallib"):
+        with os.scandir(_HERE + directory) as entries:
             for entry in entries:
                 if entry.is_file():
                     status = entry.stat()

@@ -69,17 +69,28 @@ def _answer(fields: dict[str, list[bytes]], directory: str) -> str:
     if _one(fields, "version") != _VERSION:
         raise provider.RequestError(f"requests of version {_one(fields, 'version')} are not understood, {_VERSION} is")
     source = fields.get("source", [b""])[0]
+    action = _one(fields, "action")
+    if action not in ("check", "build"):
+        raise provider.RequestError(f"the action must be check or build, not '{action}'")
+    if source.startswith(b"MTLB"):
+        from . import metallib
+
+        if action == "check":
+            return metallib.describe(source).text()
+        return _kept(metallib.build(source, _one(fields, "kernel"), _constants(fields)), directory)
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
         raise provider.CompileError(f"program_source:{line}: error: the source is not UTF-8\n") from None
     options = _options(fields)
-    action = _one(fields, "action")
     if action == "check":
         return provider.check(text, options).text()
-    if action != "build":
-        raise provider.RequestError(f"the action must be check or build, not '{action}'")
+    return _kept(provider.build(text, options, _one(fields, "kernel"), _constants(fields)), directory)
+
+
+def _constants(fields: dict[str, list[bytes]]) -> dict[str | int, tuple[int, bytes]]:
+    """Return the values of function constants, by name or, without one, by index."""
     constants: dict[str | int, tuple[int, bytes]] = {}
     for value in fields.get("constant", ()):
         parts = value.decode("utf-8", "surrogateescape").split(" ", 3)
@@ -87,7 +98,11 @@ def _answer(fields: dict[str, list[bytes]], directory: str) -> str:
             raise provider.RequestError(f"a constant must be 'INDEX DATA_TYPE HEX NAME', not '{' '.join(parts)}'")
         name = parts[3] if len(parts) > 3 else ""
         constants[name or int(parts[0])] = int(parts[1]), bytes.fromhex(parts[2])
-    path = provider.build(text, options, _one(fields, "kernel"), constants)
+    return constants
+
+
+def _kept(path: str, directory: str) -> str:
+    """Return the path of a kernel library that outlives this process."""
     if not provider.is_kept(path):
         # It would be gone with this process.
         path = shutil.copy(path, os.path.join(directory, "kernel.so"))

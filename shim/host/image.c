@@ -109,16 +109,14 @@ static mps_status check_format(const char *data, size_t size, const char *name) 
 
 #endif
 
+bool host_is_metallib(const void *data, size_t size) {
+  return begins_with(data, size, "MTLB", 4);
+}
+
 /* By the first bytes alone. */
 static mps_status check_start(const char *data, size_t size, const char *name) {
   if (size == 0) {
     return refuse(name, "is empty");
-  }
-  if (begins_with(data, size, "MTLB", 4)) {
-    return mps_fail(MPS_STATUS_UNSUPPORTED,
-                    "%s is a metallib: the host device does not run precompiled Metal libraries yet. "
-                    "Give it the Metal source instead",
-                    name);
   }
   return begins_with(data, size, OUR_MAGIC, MAGIC_BYTES) ? MPS_STATUS_OK : refuse(name, "is no shared object");
 }
@@ -264,7 +262,7 @@ static mps_status read_file(int file, size_t size, const char *path, char **out_
   return MPS_STATUS_OK;
 }
 
-static mps_status open_file_descriptor(int file, const char *path, host_image **out_image) {
+static mps_status read_descriptor(int file, const char *path, char **out_data, size_t *out_size) {
   struct stat about;
   if (fstat(file, &about) != 0) {
     return mps_fail(MPS_STATUS_IO, "%s cannot be read: %s", path, strerror(errno));
@@ -280,22 +278,30 @@ static mps_status open_file_descriptor(int file, const char *path, host_image **
   if (length < 0) {
     return mps_fail(MPS_STATUS_IO, "%s cannot be read: %s", path, strerror(errno));
   }
-  MPS_TRY(check_start(start, (size_t)length, path)); /* before a file of any size is read */
-  char *data = NULL;
-  MPS_TRY(read_file(file, (size_t)about.st_size, path, &data));
-  mps_status status = host_image_open(data, (size_t)about.st_size, path, out_image);
-  free(data);
-  return status;
+  if (!host_is_metallib(start, (size_t)length)) {
+    MPS_TRY(check_start(start, (size_t)length, path)); /* before a file of any size is read */
+  }
+  *out_size = (size_t)about.st_size;
+  return read_file(file, *out_size, path, out_data);
 }
 
-mps_status host_image_open_file(const char *path, host_image **out_image) {
+mps_status host_library_read(const char *path, char **out_data, size_t *out_size) {
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     mps_status status = errno == ENOENT || errno == ENOTDIR ? MPS_STATUS_NOT_FOUND : MPS_STATUS_IO;
     return mps_fail(status, "%s cannot be opened: %s", path, strerror(errno));
   }
-  mps_status status = open_file_descriptor(file, path, out_image);
+  mps_status status = read_descriptor(file, path, out_data, out_size);
   close(file);
+  return status;
+}
+
+mps_status host_image_open_file(const char *path, host_image **out_image) {
+  char *data = NULL;
+  size_t size = 0;
+  MPS_TRY(host_library_read(path, &data, &size));
+  mps_status status = host_image_open(data, size, path, out_image);
+  free(data);
   return status;
 }
 

@@ -13,8 +13,14 @@ typedef struct host_image {
 /* Load the bytes of a kernel library; `name` is what errors call it. The bytes are copied. */
 mps_status host_image_open(const void *data, size_t size, const char *name, host_image **out_image);
 
-/* Load a file. NOT_FOUND, IO, INVALID_ARGUMENT for what is no kernel library, UNSUPPORTED for a metallib. */
+/* Load a file. NOT_FOUND, IO, INVALID_ARGUMENT for what is no kernel library. */
 mps_status host_image_open_file(const char *path, host_image **out_image);
+
+/* Read a file that may be a kernel library or a metallib; the bytes are the caller's, to be freed. Errors as above. */
+mps_status host_library_read(const char *path, char **out_data, size_t *out_size);
+
+/* By its first bytes. */
+bool host_is_metallib(const void *data, size_t size);
 
 void host_image_hold(host_image *image);
 void host_image_drop(host_image *image);

@@ -43,25 +43,35 @@ static void free_library(host_library *own) {
   free(own);
 }
 
-/* What is needed to compile the source's kernels later. */
-static host_library *keep_source(const char *source, size_t length, const mps_compile_options *options) {
+/* What is needed to compile the source's kernels later. `source`, which has room for a zero at its end, is taken over,
+ * or freed if there is no memory. */
+static host_library *take_source(char *source, size_t length, const mps_compile_options *options) {
   host_library *own = calloc(1, sizeof *own);
-  if (own == NULL) {
+  if (own == NULL || source == NULL) {
+    free(own);
+    free(source);
     return NULL;
   }
-  own->source = malloc(length + 1);
+  own->source = source;
   own->source_length = length;
+  own->source[length] = '\0';
   own->options = *options;
   own->options.defines = copy_texts(options->defines, options->define_count);
   own->options.include_dirs = copy_texts(options->include_dirs, options->include_dir_count);
-  if (own->source == NULL || (options->define_count != 0 && own->options.defines == NULL) ||
+  if ((options->define_count != 0 && own->options.defines == NULL) ||
       (options->include_dir_count != 0 && own->options.include_dirs == NULL)) {
     free_library(own);
     return NULL;
   }
-  memcpy(own->source, source, length);
-  own->source[length] = '\0';
   return own;
+}
+
+static char *copy_source(const void *source, size_t length) {
+  char *copy = malloc(length + 1);
+  if (copy != NULL) {
+    memcpy(copy, source, length);
+  }
+  return copy;
 }
 
 /* ---- the names of a library ---- */
@@ -164,16 +174,15 @@ static mps_status keep_or_undo(mps_library *library, host_library *own, mps_stat
   return status;
 }
 
-mps_status host_library_from_source(mps_library *library, const char *source, size_t length,
-                                    const mps_compile_options *options) {
-  host_library *own = keep_source(source, length, options);
+/* Takes `own` over; NULL if there was no memory for it. */
+static mps_status check_source(mps_library *library, host_library *own) {
   if (own == NULL) {
     return no_memory();
   }
   mps_compile_request request = {
       .struct_size = sizeof request,
       .source = own->source,
-      .source_length = length,
+      .source_length = own->source_length,
       .options = &own->options,
   };
   host_answer answer;
@@ -183,6 +192,21 @@ mps_status host_library_from_source(mps_library *library, const char *source, si
     host_answer_free(&answer);
   }
   return keep_or_undo(library, own, status);
+}
+
+mps_status host_library_from_source(mps_library *library, const char *source, size_t length,
+                                    const mps_compile_options *options) {
+  return check_source(library, take_source(copy_source(source, length), length, options));
+}
+
+/* The compiler tells a metallib from a source by its first bytes. Takes `data` over. */
+static mps_status from_metallib(mps_library *library, char *data, size_t size, const char *name) {
+  const mps_compile_options options = {.struct_size = sizeof options};
+  mps_status status = check_source(library, take_source(data, size, &options));
+  if (status == MPS_STATUS_INVALID_ARGUMENT) {
+    return mps_fail(status, "%s: %s", name, mps_error_message());
+  }
+  return status;
 }
 
 /* Takes over the caller's reference to `image`. */
@@ -197,12 +221,22 @@ static mps_status from_image(mps_library *library, host_image *image) {
 }
 
 mps_status host_library_from_file(mps_library *library, const char *path) {
+  char *data = NULL;
+  size_t size = 0;
+  MPS_TRY(host_library_read(path, &data, &size));
+  if (host_is_metallib(data, size)) {
+    return from_metallib(library, data, size, path);
+  }
   host_image *image = NULL;
-  MPS_TRY(host_image_open_file(path, &image));
-  return from_image(library, image);
+  mps_status status = host_image_open(data, size, path, &image);
+  free(data);
+  return status == MPS_STATUS_OK ? from_image(library, image) : status;
 }
 
 mps_status host_library_from_data(mps_library *library, const void *data, size_t size) {
+  if (host_is_metallib(data, size)) {
+    return from_metallib(library, copy_source(data, size), size, "the metallib");
+  }
   host_image *image = NULL;
   MPS_TRY(host_image_open(data, size, "the data", &image));
   return from_image(library, image);

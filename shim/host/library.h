@@ -4,10 +4,10 @@
 
 #include "image.h"
 
-/* Either a kernel library, or a source that is compiled kernel by kernel. */
+/* Either a kernel library, or a source or metallib that is compiled kernel by kernel. */
 typedef struct host_library {
-  host_image *image; /* NULL for a source */
-  char *source;      /* owned, as everything in options */
+  host_image *image; /* NULL for what is compiled */
+  char *source;      /* owned, as everything in options; of a metallib, the file */
   size_t source_length;
   mps_compile_options options;
 } host_library;

@@ -123,7 +123,6 @@ static void other_things_are_refused(void) {
   refuse_file(directory, MPS_STATUS_INVALID_ARGUMENT, "is a directory");
   refuse_file(write_file("empty", "", 0), MPS_STATUS_INVALID_ARGUMENT, "is empty");
   refuse_file(write_file("text", "kernel void f() {}\n", 19), MPS_STATUS_INVALID_ARGUMENT, "is no shared object");
-  refuse_file(write_file("apple.metallib", "MTLB\1\200\2\0", 8), MPS_STATUS_UNSUPPORTED, "is a metallib");
   char fifo[256];
   snprintf(fifo, sizeof fifo, "%s/fifo", directory);
   EXPECT_EQUAL(mkfifo(fifo, 0600), 0);

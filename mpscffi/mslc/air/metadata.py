@@ -206,7 +206,7 @@ def _parameter(module: Module, node: list[object], types: list[str]) -> Paramete
         parameter.kind = THREADGROUP if address_space == _THREADGROUP_SPACE else BUFFER
         if parameter.kind == THREADGROUP:
             parameter.access = READ_WRITE
-        parameter.access = parameter.access or READ
+        parameter.access = 0 if parameter.is_unused else parameter.access or READ
     return parameter
 
 

@@ -1,4 +1,11 @@
 """Precompiled Metal libraries: the container of a `.metallib` file, and what the host device makes of it.
 
-`container` reads, `writer` writes, `library` lists a library's kernels and builds them, through `mpscffi.mslc.air`.
+`container` reads, `writer` writes, and `library` lists a library's kernels and builds them, through `mpscffi.mslc.air`.
 """
+
+from __future__ import annotations
+
+from .container import MAGIC, MetallibError
+from .library import build, describe
+
+__all__ = ["MAGIC", "MetallibError", "build", "describe"]

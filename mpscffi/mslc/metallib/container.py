@@ -188,7 +188,9 @@ class Metallib:
         if numbers[2] != size:
             what = "cut off" if numbers[2] > size else "damaged"
             raise MetallibError(f"{what}: the header tells of {numbers[2]} bytes, and there are {size}")
-        self.sections: dict[str, tuple[int, int]] = dict(zip(SECTIONS, zip(numbers[3::2], numbers[4::2], strict=True), strict=True))
+        self.sections: dict[str, tuple[int, int]] = dict(
+            zip(SECTIONS, zip(numbers[3::2], numbers[4::2], strict=True), strict=True)
+        )
         for name, (offset, length) in self.sections.items():
             if offset + length > size:
                 raise MetallibError(
