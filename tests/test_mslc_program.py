@@ -217,7 +217,7 @@ MISTAKES = {
         "program_source:3:1: error: 'double' is not supported in Metal",
     ),
     "textures": (
-        "\nkernel void k(metal::texture2d<float> t) {}",
+        "#include <metal_texture>\nkernel void k(metal::texture2d<float> t) {}",
         "program_source:2:22: error: parameter 't' of type 'texture2d'",
     ),
     "a texture in a helper": (
@@ -245,6 +245,11 @@ MISTAKES = {
         'template [[host_name("k_f")]] kernel void k<float>(device float *);',
         "program_source:4:",
     ),
+    "no header": (
+        "\nkernel void k(device float *x) { x[0] = metal::sin(x[0]); }",
+        "program_source:2:41: error: use of undeclared",
+    ),
+    "no header, with a macro": ("#define X\nusing namespace metal;", "program_source:2:17: error: use of undeclared"),
     "NUL": ("\nkernel void k() {}\0", "program_source:2: error: the source has a NUL byte"),
     "recursion of templates without end": (
         "template <int N> struct S { static constexpr int v = S<N + 1>::v; };\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import process
 from .errors import CompileError
+from .preprocess import PREDEFINED
 from .target import compile_flags
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Prelude:
 
         A precompiled header is of no use to the preprocessor, which would print all of it.
         """
-        return ["-I", INCLUDE_DIR, *self._version, "-include", "metal_config"]
+        return ["-I", INCLUDE_DIR, *self._version, "-include", PREDEFINED]
 
     def run(self, command: list[str], directory: str) -> process.Finished:
         """Run a command that uses the prelude; once more with a new one if clang refuses the one that was kept."""

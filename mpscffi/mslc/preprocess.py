@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SOURCE_NAME = "program_source"
+# The header of Metal's library that every source begins with.
+PREDEFINED = "metal_config"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$", re.MULTILINE)
 _HEADER = re.compile(r"\s*<([\w/.]+)>\s*(?://.*)?")
 _LINE_MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\])*)"')
@@ -29,13 +31,24 @@ class Text:
         Paths of the user's own headers that it includes.
     is_verbatim : bool
         Whether the lines are those of the source, letter by letter.
+    has_library : bool
+        Whether it includes any of Metal's headers.
     """
 
-    def __init__(self, text: str, origins: list[tuple[str, int]], headers: Sequence[str], is_verbatim: bool) -> None:
+    def __init__(
+        self,
+        text: str,
+        origins: list[tuple[str, int]],
+        *,
+        headers: Sequence[str] = (),
+        is_verbatim: bool,
+        has_library: bool,
+    ) -> None:
         self.text = text
         self.origins = origins
         self.headers = list(headers)
         self.is_verbatim = is_verbatim
+        self.has_library = has_library
 
 
 def normalized(source: str) -> str:
@@ -66,16 +79,19 @@ def without_preprocessor(source: str, is_library: Callable[[str], bool]) -> Text
     is_library : callable
         Tells of a name whether it is a header of Metal's library.
     """
+    has_library = False
     for match in _DIRECTIVE.finditer(source):
         if match.group(1) == "pragma" and "once" not in match.group(2):
             continue
         header = _HEADER.fullmatch(match.group(2))
         if match.group(1) not in ("include", "import") or header is None or not is_library(header.group(1)):
             return None
+        has_library = True
     if "\\\n" in source or "??" in source or "__LINE__" in source or "__FILE__" in source:
         return None
     count = source.count("\n") + 1
-    return Text(_blanked(source), [(SOURCE_NAME, line) for line in range(1, count + 1)], [], True)
+    origins = [(SOURCE_NAME, line) for line in range(1, count + 1)]
+    return Text(_blanked(source), origins, is_verbatim=True, has_library=has_library)
 
 
 def from_preprocessor(output: str, headers: Sequence[str], is_library: Callable[[str], bool]) -> Text:
@@ -106,7 +122,14 @@ def from_preprocessor(output: str, headers: Sequence[str], is_library: Callable[
             lines.append(line)
             origins.append((file, number))
         number += 1
-    return Text(_blanked("\n".join(lines)), origins or [(SOURCE_NAME, 1)], headers, False)
+    library = [name for name, is_own in hidden.items() if is_own and not name.startswith("<")]
+    return Text(
+        _blanked("\n".join(lines)),
+        origins or [(SOURCE_NAME, 1)],
+        headers=headers,
+        is_verbatim=False,
+        has_library=any(not name.endswith(PREDEFINED) for name in library),
+    )
 
 
 def _blanked(text: str) -> str:

@@ -129,7 +129,7 @@ class Program:
 
     def _rewrite(self) -> Rewriter:
         try:
-            return Rewriter(self._text.text)
+            return Rewriter(self._text.text, self._text.has_library)
         except RewriteError as error:
             place = self._place(error.offset)
             raise CompileError(error_text(place, "error", str(error), self._sources)) from None

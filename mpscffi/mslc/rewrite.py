@@ -76,6 +76,8 @@ class Rewriter:
     ----------
     source : str
         Metal source without directives.
+    has_library : bool
+        Whether it includes a header of Metal's library.
 
     Attributes
     ----------
@@ -92,7 +94,7 @@ class Rewriter:
     RewriteError
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, has_library: bool = True) -> None:
         self.tokens = Tokens(source)
         self.attributes = Attributes(self.tokens)
         self.entries: dict[str, Entry] = {}
@@ -100,7 +102,7 @@ class Rewriter:
         self._kernels: dict[str, list[Kernel]] = {}
         self._half_names = {"half", "bfloat"}
         self._threadgroup_variables = 0
-        self._refuse_names()
+        self._refuse_names(has_library)
         declarations = find_declarations(self.tokens, self.attributes)
         self.calls = Calls(self.tokens, declarations.functions)
         self._attributes()
@@ -167,12 +169,18 @@ class Rewriter:
 
     # ---------------------------------------------------------------- what is refused
 
-    def _refuse_names(self) -> None:
-        """Metal has no `double`, though clang does; other names stand for what the host device cannot do."""
+    def _refuse_names(self, has_library: bool) -> None:
+        """Refuse what Metal does not have, though clang and the prelude do, and what the host device cannot do."""
         text = self.tokens.text
         for index, word in enumerate(text):
             if word == "double":
                 raise self._error("'double' is not supported in Metal", index)
+            if (
+                word == "metal"
+                and not has_library
+                and ("::" in text[index + 1 : index + 2] or text[index - 2 : index] == ["using", "namespace"])
+            ):
+                raise self._error("use of undeclared identifier 'metal'; is '#include <metal_stdlib>' missing?", index)
             if word in ("raytracing", "mpp") and index + 1 < len(text) and text[index + 1] == "::":
                 raise self._error(f"{_UNSUPPORTED_NAMES[word]} not supported on the host device", index)
 
@@ -345,7 +353,7 @@ class Rewriter:
         return len(self.calls.bodies.get(function.name, ())) > 1
 
     def _limit(self, kernel: Kernel, attribute: Attribute) -> None:
-        """Keep a kernel's limit of threads: it may name template parameters, so it becomes a class with the same ones."""
+        """Keep a kernel's limit of threads: it may name template parameters, so it becomes a class with them."""
         kernel.max_threads = attribute.arguments
         function = kernel.function
         header = ""

@@ -1,0 +1,218 @@
+"""The command `mpscffi-mslc`, for people and for C programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mpscffi.mslc import cli
+from mpscffi.mslc.cache import read_whole
+from mpscffi.mslc.provider import CompilerMissing, RequestError
+from mpscffi.mslc.request import read_fields
+from mpscffi.mslc.toolchain import find_toolchain
+
+try:
+    find_toolchain()
+except CompilerMissing as missing:
+    pytestmark = pytest.mark.skip(reason=str(missing))
+
+ONE = '#include "own.h"\nkernel void one(device float *x) { x[0] = VALUE; }\n'
+TWO = (
+    "constant int n [[function_constant(3)]]; kernel void first(device int *x) { x[0] = n; }\n"
+    "kernel void second(device int *x, uint i [[thread_position_in_grid]]) { x[i] = metal::simd_sum(x[i]); }\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MPSCFFI_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "own.h").write_text("#ifndef VALUE\n#define VALUE 1\n#endif\n")
+    (tmp_path / "one.metal").write_text(ONE)
+    (tmp_path / "two.metal").write_text("#include <metal_stdlib>\n" + TWO)
+    return tmp_path
+
+
+def run(*arguments: object) -> int:
+    return cli.main([str(argument) for argument in arguments])
+
+
+def is_library(path: Path) -> bool:
+    data = path.read_bytes()
+    return data.startswith(b"\x7fELF") and b"mslc_kernel_library" in data
+
+
+# ---------------------------------------------------------------- for people
+
+
+def test_a_file_becomes_a_library(directory: Path) -> None:
+    assert run(directory / "one.metal") == 0
+    assert is_library(directory / "one.so")
+    assert run(directory / "two.metal", "--kernel", "second", "-o", directory / "out.so", "--math", "fast") == 0
+    assert is_library(directory / "out.so")
+
+
+def test_listing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(directory / "two.metal", "--list") == 0
+    assert capsys.readouterr().out == "kernel first\nkernel second\nconstant 3 262 1 n\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "word"),
+    [("cpp", ".cpp", "MSLC_KERNEL_LIBRARY"), ("asm", ".s", ".text"), ("llvm", ".ll", "define")],
+)
+def test_generated_code(form: str, suffix: str, word: str, directory: Path) -> None:
+    assert run(directory / "one.metal", f"--emit={form}") == 0
+    assert word in (directory / f"one{suffix}").read_text()
+
+
+def test_macros_and_headers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = directory / "sub"
+    elsewhere.mkdir()
+    (elsewhere / "one.metal").write_text(ONE)
+    assert run(elsewhere / "one.metal") == 1
+    assert "'own.h' file not found" in capsys.readouterr().err
+    assert run(elsewhere / "one.metal", "-I", directory, "-D", "VALUE=wrong") == 1
+    assert "use of undeclared identifier 'wrong'" in capsys.readouterr().err
+    assert run(elsewhere / "one.metal", "-I", directory, "-D", "VALUE=2") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["two.metal"], "--kernel must say which kernel; there are: first, second"),
+        (["two.metal", "--kernel", "third"], "no kernel 'third'"),
+        (["two.metal", "--kernel", "first"], "needs a value for function constant 'n'"),
+        (["gone.metal"], "No such file"),
+        (["one.metal", "--std", "x"], "MAJOR.MINOR"),
+        (["one.metal", "-D", "1"], "NAME or NAME=VALUE"),
+        (["one.metal", "-o", "no/such/dir/x.so"], "No such file"),
+        (["--check", "gone"], "no .metal file below 'gone'"),
+    ],
+)
+def test_wrong_uses(
+    arguments: Sequence[str],
+    message: str,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(directory)
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run()
+    assert caught.value.code == 2
+    assert "a Metal file is needed" in capsys.readouterr().err
+
+
+def test_the_survey_counts(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "bad").mkdir()
+    (directory / "bad" / "t.metal").write_text("#include <metal_texture>\nkernel void k(metal::texture2d<float> t) {}")
+    assert run("--check", directory, "--instantiate") == 1
+    output = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line}
+    assert rows["."] == ["2", "2", "3", "1"]
+    assert rows["bad"] == ["1", "0", "0", "0"]
+    assert rows["all"] == ["3", "2", "3", "1"]
+    assert "1  parameter 't' of type 'texture2d': textures are not supported on the host device" in output
+    assert run("--check", directory / "one.metal") == 0
+
+
+def test_the_cache(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(directory / "one.metal")
+    assert run("--cache") == 0
+    assert f"{directory / 'cache'}: 3 files" in capsys.readouterr().out
+    assert run("--clear-cache") == 0
+    assert run("--cache") == 0
+    assert ": 0 files, 0 bytes" in capsys.readouterr().out
+
+
+def test_as_a_module(directory: Path) -> None:
+    command = [sys.executable, "-m", "mpscffi.mslc.cli", "-", "--list"]
+    finished = subprocess.run(command, input=TWO.encode(), capture_output=True, timeout=100, cwd=directory)
+    assert finished.returncode == 1  # no header, so no metal::
+    assert b"program_source:2:" in finished.stderr
+
+
+# ---------------------------------------------------------------- for C programs
+
+
+def encoded(**fields: str | bytes | Sequence[str]) -> bytes:
+    data = b""
+    for name, value in {"version": "1", **fields}.items():
+        for item in [value] if isinstance(value, (str, bytes)) else value:
+            text = item if isinstance(item, bytes) else item.encode()
+            data += b"%s %d\n%s\n" % (name.encode(), len(text), text)
+    return data
+
+
+def ask(directory: Path, request: bytes) -> tuple[int, str]:
+    (directory / "request").write_bytes(request)
+    assert run("--request", directory / "request", "--reply", directory / "reply") == 0
+    status, _, text = (directory / "reply").read_text().partition("\n")
+    return int(status), text
+
+
+def test_a_check(directory: Path) -> None:
+    request = encoded(
+        action="check", source="#include <metal_stdlib>\n" + TWO, math_mode="fast", language_version="3.1"
+    )
+    assert ask(directory, request) == (0, "kernel first\nkernel second\nconstant 3 262 1 n\n")
+
+
+def test_a_build(directory: Path) -> None:
+    source = "constant int n [[function_constant(3)]];\nkernel void k(device int *x) { x[0] = n + A; }"
+    fields = {"action": "build", "source": source, "kernel": "k", "define": ["A=1", "B"], "later_field": "ignored"}
+    status, path = ask(directory, encoded(**fields, constant="3 262 07000000 n"))
+    assert status == 0
+    assert read_whole(path) is not None
+    assert ask(directory, encoded(**fields)) == (1, "kernel 'k' needs a value for function constant 'n' (index 3)")
+
+
+def test_a_build_without_a_cache_lies_next_to_the_reply(directory: Path) -> None:
+    (directory / "cache").write_text("in the way")
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        status, path = ask(directory, encoded(action="build", source="kernel void k() {}", kernel="k"))
+    assert (status, Path(path).parent) == (0, directory)
+    assert is_library(Path(path))
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "message"),
+    [
+        (encoded(action="check", source="What"), 7, "program_source:1:1: error: "),
+        (encoded(action="check", source=b"\n\xff"), 7, "program_source:2: error: the source is not UTF-8"),
+        (encoded(action="check", source="", math_mode="exact"), 1, "safe, relaxed, fast"),
+        (encoded(action="check", source="", flags="1"), 1, "not supported"),
+        (encoded(action="paint", source=""), 1, "check or build, not 'paint'"),
+        (encoded(action="build", source="", kernel="k"), 1, "no kernel 'k'"),
+        (encoded(source=""), 1, "no field 'action'"),
+        (b"version 1\n2\n", 1, "requests of version 2 are not understood"),
+        (b"nonsense", 1, "not well formed at byte 0"),
+        (b"version 100\n1\n", 1, "not well formed at byte 0"),
+        (b"", 1, "no field 'version'"),
+    ],
+)
+def test_refusals(request_: bytes, status: int, message: str, directory: Path) -> None:
+    given, text = ask(directory, request_)
+    assert (given, message in text) == (status, True)
+
+
+def test_a_missing_compiler(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSCFFI_CXX", "no-such-compiler")
+    status, text = ask(directory, encoded(action="check", source=""))
+    assert status == 4
+    assert "pip install ziglang" in text
+
+
+def test_values_may_hold_anything() -> None:
+    assert read_fields(b"a 3\nx\ny\na 0\n\nb 1\n \n") == {"a": [b"x\ny", b""], "b": [b" "]}
+    with pytest.raises(RequestError):
+        read_fields(b"a 1\nxy\n")
