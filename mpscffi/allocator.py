@@ -211,11 +211,11 @@ class Allocator:
         try:
             block = self._by_request[size].free.pop()
         except (KeyError, IndexError):
-            block = self._make(self._class_for(size))
+            block = self._choose(self._class_for(size), host_bound)
         else:
             block.zeroed = False
             if block.stream is not None and not _reusable(block, host_bound):
-                block = self._choose(self._by_request[size], block, host_bound)
+                block = self._choose(self._class_for(size), host_bound, block)
         self.counters.current += block.size
         return block
 
@@ -236,9 +236,9 @@ class Allocator:
             self._by_request[size] = found
             return found
 
-    def _choose(self, size_class: SizeClass, rejected: Block, host_bound: bool) -> Block:
-        """Find another free block, or make one."""
-        busy = [rejected]
+    def _choose(self, size_class: SizeClass, host_bound: bool, rejected: Block | None = None) -> Block:
+        """Find a free block, or make one; `rejected` was taken from the free ones and will not do."""
+        busy = [] if rejected is None else [rejected]
         try:
             for _ in range(TRIES):
                 try:
@@ -250,7 +250,8 @@ class Allocator:
                     return block
                 busy.append(block)
         finally:
-            size_class.free.extend(busy)
+            # Where they are tried last.
+            size_class.free[:0] = busy
         return self._make(size_class)
 
     def _make(self, size_class: SizeClass) -> Block:

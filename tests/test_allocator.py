@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpscffi
@@ -102,6 +102,7 @@ def test_nothing_is_counted_for_no_elements() -> None:
     del arrays
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 100_000), st.booleans()), max_size=40), st.randoms(use_true_random=False))
 def test_counters_under_random_use(steps: list[tuple[int, bool]], order: random.Random) -> None:
     gc.collect()
