@@ -14,7 +14,9 @@ from .options import MATH_MODES, Options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FORMS = {"cpp": ".cpp", "asm": ".s", "llvm": ".ll"}
+_FORMS = {"air": ".air.ll", "asm": ".s", "cpp": ".cpp", "llvm": ".ll"}
+# Names of kernels in a message.
+_SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,11 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mpscffi-mslc", description="Compiles Metal kernels for the CPU: the host device's compiler."
     )
-    parser.add_argument("file", nargs="?", metavar="FILE.metal", help="the source; - for standard input")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a Metal source, or a metallib; - for standard input")
     parser.add_argument("-o", metavar="FILE", dest="output", help="what to write; FILE.so by default")
     parser.add_argument("--kernel", metavar="NAME", help="which kernel; not needed if there is one alone")
     parser.add_argument("-I", metavar="DIR", action="append", default=[], dest="include", help="look for headers there")
     parser.add_argument("-D", metavar="NAME[=VALUE]", action="append", default=[], dest="define", help="define a macro")
+    parser.add_argument(
+        "--constant", metavar="NAME=VALUE", action="append", default=[], help="give a function constant its value"
+    )
     parser.add_argument("--math", choices=MATH_MODES, default="safe", help="the math mode (default: safe)")
     parser.add_argument("--std", metavar="MAJOR.MINOR", help="version of the language")
     parser.add_argument("--emit", choices=sorted(_FORMS), help="write generated code instead of a library")
@@ -102,6 +107,10 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
         with open(given.file, "rb") as file:
             data = file.read()
         base = os.path.dirname(os.path.abspath(given.file))
+    stem = "kernel" if given.file == "-" else os.path.splitext(given.file)[0]
+    if data.startswith(b"MTLB"):
+        _compile_metallib(given, data, stem)
+        return
     try:
         source = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -112,19 +121,55 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
     if given.list:
         sys.stdout.write(listing.text())
         return
-    kernel = given.kernel
-    if kernel is None:
-        if len(listing.kernels) != 1:
-            names = ", ".join(listing.kernels) or "none"
-            raise provider.RequestError(f"--kernel must say which kernel; there are: {names}")
-        kernel = listing.kernels[0]
-    stem = "kernel" if given.file == "-" else os.path.splitext(given.file)[0]
+    kernel, constants = _kernel(given, listing), _constants(given, listing)
     if given.emit:
         output = given.output or stem + _FORMS[given.emit]
-        provider.program(source, options).emit(kernel, {}, given.emit, output)
+        provider.program(source, options).emit(kernel, constants, given.emit, output)
     else:
-        output = given.output or stem + ".so"
-        shutil.copyfile(provider.build(source, options, kernel), output)
+        shutil.copyfile(provider.build(source, options, kernel, constants), given.output or stem + ".so")
+
+
+def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None:
+    from . import metallib
+
+    if given.list:
+        sys.stdout.write(metallib.table(data))
+        return
+    listing = metallib.describe(data)
+    kernel, constants = _kernel(given, listing), _constants(given, listing)
+    if given.emit == "cpp":
+        raise provider.RequestError("a metallib has no C++: --emit takes air, llvm or asm")
+    if given.emit:
+        metallib.emit(data, kernel, constants, given.emit, given.output or stem + _FORMS[given.emit])
+    else:
+        shutil.copyfile(metallib.build(data, kernel, constants), given.output or stem + ".so")
+
+
+def _kernel(given: argparse.Namespace, listing: provider.Listing) -> str:
+    """Return the kernel that is meant."""
+    if given.kernel is not None:
+        return str(given.kernel)
+    if len(listing.kernels) != 1:
+        names = ", ".join(listing.kernels[:_SHOWN]) or "none"
+        more = f" and {len(listing.kernels) - _SHOWN} more" if len(listing.kernels) > _SHOWN else ""
+        raise provider.RequestError(f"--kernel must say which kernel; there are: {names}{more}")
+    return listing.kernels[0]
+
+
+def _constants(given: argparse.Namespace, listing: provider.Listing) -> dict[str | int, tuple[int, bytes]]:
+    """Return the values of function constants that the command line gives."""
+    from .values import encoded
+
+    values: dict[str | int, tuple[int, bytes]] = {}
+    for text in given.constant:
+        name, sign, value = text.partition("=")
+        known = [item for item in listing.constants if name in (item.name, str(item.index))]
+        if not sign or not known:
+            names = ", ".join(dict.fromkeys(item.name for item in listing.constants)) or "none"
+            raise provider.RequestError(f"--constant must be NAME=VALUE, not '{text}'; function constants are: {names}")
+        key = known[0].name if name == known[0].name else known[0].index
+        values[key] = known[0].data_type, encoded(name, known[0].data_type, value)
+    return values
 
 
 if __name__ == "__main__":

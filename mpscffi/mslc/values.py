@@ -96,3 +96,43 @@ def _scalar(base: str, data: bytes) -> str:
     if base in ("half", "bfloat", "float"):
         return f"__builtin_bit_cast({base}, static_cast<{carrier}>({bits}{suffix}))"
     return f"static_cast<{base}>({bits}{suffix})"
+
+
+def encoded(name: str, data_type: int, text: str) -> bytes:
+    """Return the value that a text like "true", "3" or "0.5,1" tells of, as laid out in memory.
+
+    Raises
+    ------
+    RequestError
+        If it is none of that data type.
+    """
+    import struct
+
+    element, lanes = _NAMES.get(data_type & 255, ""), max(data_type >> 8, 1)
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        if len(parts) != lanes:
+            raise ValueError
+        if element == "bool":
+            return bytes({"true": 1, "1": 1, "false": 0, "0": 0}[part] for part in parts)
+        if element == "bfloat":
+            return b"".join(_bfloat(struct.pack("<f", float(part))) for part in parts)
+        if element in _FLOAT_FORMATS:
+            return b"".join(struct.pack(_FLOAT_FORMATS[element], float(part)) for part in parts)
+        size = DATA_TYPES[element][1]
+        return b"".join(int(part, 0).to_bytes(size, "little", signed=element[0] != "u") for part in parts)
+    except (KeyError, ValueError, OverflowError, struct.error):
+        raise RequestError(
+            f"function constant '{name}' is of type {type_text(data_type)}, which {text!r} is no value of"
+        ) from None
+
+
+_FLOAT_FORMATS = {"half": "<e", "float": "<f"}
+
+
+def _bfloat(data: bytes) -> bytes:
+    """Return a float rounded to nearest, as the two bytes of a bfloat."""
+    bits = int.from_bytes(data, "little")
+    if bits & 0x7FFFFFFF <= 0x7F800000:
+        bits += 0x7FFF + (bits >> 16 & 1)
+    return (bits >> 16 & 0xFFFF).to_bytes(2, "little")

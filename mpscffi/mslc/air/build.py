@@ -1,7 +1,7 @@
 """Bitcode in, kernel library out: the steps that clang and the linker do, each in a process of its own.
 
-Bitcode from who knows where can make LLVM abort, run on without end, or fill the memory. So these processes have limits,
-and how they end is the only thing that is believed of them.
+Bitcode from who knows where can make LLVM abort, run on without end, or fill the memory. So these processes have
+limits, and how they end is the only thing that is believed of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Builder:
         form: str,
         output: str,
     ) -> None:
-        """Write a kernel as "air", "llvm" or "asm" instead of a library: as it comes, as it is optimised, as assembly."""
+        """Write a kernel as "air" (as it comes), "llvm" (as it is optimised) or "asm" instead of a library."""
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
             text = self.printed(bitcode, kernel, directory)
             if form == "air":
@@ -95,7 +95,7 @@ class Builder:
             self._compile(translate(text, kernel, constants), kernel, arguments, os.path.abspath(output), directory)
 
     def printed(self, bitcode: bytes, kernel: str, directory: str) -> str:
-        """Bitcode as LLVM's text.
+        """Return bitcode as LLVM's text.
 
         Raises
         ------

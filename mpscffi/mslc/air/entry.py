@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ..errors import CompileError
 from .metadata import BUFFER, READ, THREADGROUP
 
-
 if TYPE_CHECKING:
     from .metadata import KernelInfo, Parameter
 
@@ -124,9 +123,8 @@ class Entry:
         # Discarded once they are inlined.
         lines = [f"define linkonce_odr hidden void @mslc_air_thread({_STATE}, ptr %constants) alwaysinline nounwind {{"]
         lines += [*self._lines, f"  call void {function}({arguments})", "  ret void", "}"]
-        lines.append(
-            "define linkonce_odr hidden void @mslc_air_copy_constants(ptr %launch, ptr %constants) alwaysinline nounwind {"
-        )
+        head = "define linkonce_odr hidden void @mslc_air_copy_constants(ptr %launch, ptr %constants)"
+        lines.append(f"{head} alwaysinline nounwind {{")
         for parameter in self._bound:
             offset = self._copies.get(parameter.position)
             if offset is not None:
@@ -134,7 +132,8 @@ class Entry:
                 lines += [
                     f"  %from.{at} = call ptr @mslc_air_buffer(ptr %launch, i32 {parameter.index})",
                     f"  %to.{at} = getelementptr i8, ptr %constants, i64 {offset}",
-                    f"  call void @llvm.memcpy.p0.p0.i64(ptr %to.{at}, ptr %from.{at}, i64 {parameter.referenced_bytes}, i1 false)",
+                    f"  call void @llvm.memcpy.p0.p0.i64(ptr %to.{at}, ptr %from.{at}, "
+                    f"i64 {parameter.referenced_bytes}, i1 false)",
                 ]
         return [*lines, "  ret void", "}"]
 

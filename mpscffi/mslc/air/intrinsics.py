@@ -32,8 +32,8 @@ class _Rule:
     kinds : str
         Of which types there is one: "f" floating point, "i" integers whose sign is told, "b" integers without.
     operands : str
-        "T" of the function's own type, "E" an int for each component, "P" a pointer to values of its type, "Q" a pointer to
-        an int for each component, "h" and "w" one 16-bit or 32-bit integer for all.
+        "T" of the function's own type, "E" an int for each component, "P" a pointer to values of its type, "Q" a pointer
+        to an int for each component, "h" and "w" one 16-bit or 32-bit integer for all.
     meets : bool
         Whether lanes of a SIMD-group meet in it.
     """
@@ -195,7 +195,8 @@ class _Body:
         convergent = " convergent" if self.meets else ""
         lines = "".join(f"{line}\n" for line in self._lines)
         last = f"ret {self.result} {result}" if self.result != "void" else "ret void"
-        return f"define internal {self.result} {symbol}({parameters}) alwaysinline nounwind{convergent} {{\n{lines}  {last}\n}}\n"
+        head = f"define internal {self.result} {symbol}({parameters}) alwaysinline nounwind{convergent}"
+        return f"{head} {{\n{lines}  {last}\n}}\n"
 
 
 _Writer = "Callable[[_Body, str], str]"
@@ -460,7 +461,7 @@ def _coherent(body: _Body, name: str) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- matrices of a SIMD-group: 64 elements, of which a lane has two
+# ---------------------------------------------------------------- matrices: 64 elements, of which a lane has two
 
 
 def _matrix_kind(body: _Body, kind: str) -> str:

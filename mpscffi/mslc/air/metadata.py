@@ -144,14 +144,12 @@ def function_constants(module: Module) -> list[FunctionConstant]:
 
 
 def _kernel(module: Module, function: str, node: list[object]) -> KernelInfo:
-    parameters = []
     max_threads = _MAX_THREADS
     types = module.functions[function].parameter_types()
     if len(node) < 3 or not isinstance(node[2], _Reference):
         raise CompileError(f"kernel '{_plain(function)}': AIR says nothing of its parameters\n")
-    for reference in _node(module, str(int(node[2]))):
-        if isinstance(reference, _Reference):
-            parameters.append(_parameter(module, _node(module, str(int(reference))), types))
+    references = [item for item in _node(module, str(int(node[2]))) if isinstance(item, _Reference)]
+    parameters = [_parameter(module, _node(module, str(int(item))), types) for item in references]
     if sorted(parameter.position for parameter in parameters) != list(range(len(types))):
         raise CompileError(f"kernel '{_plain(function)}': AIR tells of other parameters than its function has\n")
     for reference in node[3:]:

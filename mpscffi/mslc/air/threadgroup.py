@@ -17,7 +17,8 @@ _ALIGN = re.compile(r", align (\d+)")
 _DEFAULT_ALIGN = 16
 # Constant expressions; as instructions they are written without the parentheses.
 _EXPRESSION = re.compile(
-    r"\b(getelementptr|bitcast|ptrtoint|inttoptr|trunc|add|sub|xor)((?: (?:inbounds|nuw|nusw|nsw|inrange\([^)]*\)))*) \("
+    r"\b(getelementptr|bitcast|ptrtoint|inttoptr|trunc|add|sub|xor)"
+    r"((?: (?:inbounds|nuw|nusw|nsw|inrange\([^)]*\)))*) \("
 )
 _CASTS = ("bitcast", "ptrtoint", "inttoptr", "trunc")
 _PREFIX = "%mslc.threadgroup."
@@ -66,10 +67,8 @@ class ThreadgroupVariables:
         if not any(name in body for name in self._registers):
             return body
         body = rename(body, self._registers)
-        first: list[str] = []
         used = sorted(set(re.findall(rf"{re.escape(_PREFIX)}(\d+)\b", body)), key=int)
-        for number in used:
-            first.append(f"  {_PREFIX}{number} = call ptr @mslc.threadgroup.{number}()")
+        first = [f"  {_PREFIX}{number} = call ptr @mslc.threadgroup.{number}()" for number in used]
         known: dict[str, str] = {}
         lines = [self._unfolded(line, known, first) if _PREFIX in line else line for line in body.split("\n")]
         at = 1 if lines and lines[0][:1] not in ("", " ") else 0

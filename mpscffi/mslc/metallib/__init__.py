@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from .container import MAGIC, MetallibError
-from .library import build, describe
+from .library import build, describe, emit, table
 
-__all__ = ["MAGIC", "MetallibError", "build", "describe"]
+__all__ = ["MAGIC", "MetallibError", "build", "describe", "emit", "table"]

@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 from ..errors import RequestError
 from ..provider import Constant, Listing, _compiler
+from ..values import type_text
 from .container import Metallib, checked, printable, table_of, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..air.build import Builder
+    from ..provider import _Compiler
     from .container import Data
 
 _KEPT_INDEXES = 8
@@ -32,7 +35,7 @@ class _Place(NamedTuple):
 
 
 def describe(data: Data) -> Listing:
-    """List a library's kernels and function constants.
+    """List a library's functions and function constants.
 
     Parameters
     ----------
@@ -42,7 +45,8 @@ def describe(data: Data) -> Listing:
     Returns
     -------
     Listing
-        Each constant is in it once, whichever kernels have it.
+        All functions are in it, as in the list that Metal gives; `build` refuses those that are no kernels. Each
+        constant is in it once, whichever kernels have it.
 
     Raises
     ------
@@ -53,10 +57,8 @@ def describe(data: Data) -> Listing:
     kernels = []
     constants: dict[tuple[int, str], Constant] = {}
     for function in library.functions.values():
-        if function.type != "kernel":
-            continue
         if not function.name or any(character in function.name for character in "\n\r"):
-            raise RequestError(f"a kernel cannot have the name {function.name!r}")
+            raise RequestError(f"a function cannot have the name {function.name!r}")
         kernels.append(printable(function.name))
         for item in function.constants:
             known = constants.setdefault(
@@ -64,6 +66,26 @@ def describe(data: Data) -> Listing:
             )
             known.required = known.required and item.required
     return Listing(kernels, [constant for constant in constants.values() if constant.data_type])
+
+
+def table(data: Data) -> str:
+    """Return a line for each function: type, name, versions of AIR and of the language, and its function constants.
+
+    Raises
+    ------
+    MetallibError
+    """
+    lines = []
+    for function in Metallib(data).functions.values():
+        fields = [
+            function.type,
+            printable(function.name),
+            "AIR {}.{}".format(*function.air_version),
+            "Metal {}.{}".format(*function.language_version),
+        ]
+        fields += [f"{item.name}: {type_text(item.data_type)} = {item.index}" for item in function.constants]
+        lines.append("\t".join(fields) + "\n")
+    return "".join(lines)
 
 
 def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, bytes]] | None = None) -> str:
@@ -100,15 +122,28 @@ def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, byte
     path = driver.cache.find(key, ".so")
     if path is not None:
         return path
+    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+        output = os.path.join(directory, "kernel.so")
+        _builder(driver).build(_bitcode(data, place), place.name, constants, output)
+        return driver.cache.store(key, ".so", output)
+
+
+def emit(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
+    """Write one kernel of a library as "air", "llvm" or "asm". Raises as `build` does."""
+    place = _place(data, kernel)
+    _builder(_compiler()).emit(_bitcode(data, place), place.name, constants, form, output)
+
+
+def _builder(driver: _Compiler) -> Builder:
     from ..air.build import Builder
 
     driver._check_toolchain()
+    return Builder(driver.toolchain, driver.cache)
+
+
+def _bitcode(data: Data, place: _Place) -> bytes:
     what = f"function '{printable(place.name)}'"
-    blob = checked(memoryview(data), place.start, place.size, place.digest, what)
-    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
-        output = os.path.join(directory, "kernel.so")
-        Builder(driver.toolchain, driver.cache).build(unwrapped(blob, what), place.name, constants, output)
-        return driver.cache.store(key, ".so", output)
+    return unwrapped(checked(memoryview(data), place.start, place.size, place.digest, what), what)
 
 
 _lock = threading.Lock()
