@@ -43,13 +43,13 @@ _COMMON = (
     "-w",
     "-O3",
 )
-# Metal contracts a * b + c in every mode.
+# Metal contracts a * b + c in every mode, unless the source says otherwise.
 _MATH = {
-    "safe": ("-ffp-contract=fast",),
-    "relaxed": ("-ffp-contract=fast", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros"),
+    "safe": ("-ffp-contract=fast-honor-pragmas",),
+    "relaxed": ("-ffp-contract=fast-honor-pragmas", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros"),
     # Infinities and NaN keep their meaning even here: kernels start reductions from INFINITY and ask isnan.
     "fast": (
-        "-ffp-contract=fast",
+        "-ffp-contract=fast-honor-pragmas",
         "-fassociative-math",
         "-freciprocal-math",
         "-fno-signed-zeros",
