@@ -134,8 +134,8 @@ def test_memory_in_nested_scopes(compiled: Compile) -> None:
 
 def test_each_threadgroup_begins_with_zeros_where_the_source_says_so(compiled: Compile) -> None:
     library = compiled(
-        HEAD
-        + "kernel void k(device int *out, uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]]) {\n"
+        HEAD + "kernel void k(device int *out, uint i [[thread_position_in_grid]],\n"
+        "                uint t [[thread_index_in_threadgroup]]) {\n"
         "  threadgroup int sums[4] = {0};\n  threadgroup atomic_int *a = (threadgroup atomic_int *)sums;\n"
         "  atomic_fetch_add_explicit(&a[t % 4], 1 + int(t), memory_order_relaxed);\n"
         "  threadgroup_barrier(mem_flags::mem_threadgroup);\n  out[i] = sums[t % 4];\n}"
