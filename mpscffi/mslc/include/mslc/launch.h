@@ -7,16 +7,13 @@
 //                       mslc::role<mslc::thread_position_in_grid>)
 //
 // with one text and one role for each parameter (`mslc_texts` is nullptr if there is none); C++ deduces their types.
-// For a library of many kernels each unit ends with MSLC_KERNEL(symbol, ...) instead, and one more unit is
-// MSLC_REGISTRY(symbol, symbol, ...).
 #pragma once
 #pragma clang system_header
 #include <mslc/reflection.h>
 #include <mslc/runtime.h>
 #include <mslc/number_helpers.h>
 
-// A kernel's variables in threadgroup memory: the linker gathers their slots between these two. A library of several
-// kernels must give each unit's section a name of its own.
+// The kernel's variables in threadgroup memory: the linker gathers their slots between these two.
 extern "C" {
 extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __start_mslc_slots[];
 extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __stop_mslc_slots[];
@@ -358,41 +355,27 @@ constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, funct
 
 } // namespace mslc
 
-// Clang must hear of a section that can be written to in the unit itself: of what it has heard in a precompiled header
-// it forgets that, and puts slots into read-only memory. This variable is never emitted.
-#define MSLC_WRITABLE_SLOTS(symbol)                                                                                    \
-  [[maybe_unused]] static __attribute__((section("mslc_slots"))) mslc_threadgroup_slot symbol##_slot_example;
-
-// One kernel: `symbol` is the name of its mslc_kernel. Last come the address of the function and the roles.
-#define MSLC_KERNEL(symbol, host_name, kernel_flags, max_threads, texts, ...)                                          \
+// The end of the unit: a library of one kernel. Last come the address of its function and the roles.
+//
+// The variable at the top is never emitted. Clang must hear of a section that can be written to in the unit itself: of
+// what it has heard in a precompiled header it forgets that, and puts slots into read-only memory.
+#define MSLC_KERNEL_LIBRARY(host_name, flags, max_threads, texts, ...)                                                 \
+  [[maybe_unused]] static __attribute__((section("mslc_slots"))) mslc_threadgroup_slot mslc_slot_example;              \
   MSLC_THUNKS                                                                                                          \
   MSLC_NUMBER_HELPERS                                                                                                  \
-  MSLC_WRITABLE_SLOTS(symbol)                                                                                          \
-  static const mslc::argument_table<__VA_ARGS__> symbol##_arguments(texts);                                            \
-  extern "C" {                                                                                                         \
-  extern MSLC_HIDDEN const mslc_kernel symbol;                                                                         \
-  const mslc_kernel symbol = {host_name,                                                                               \
-                              mslc::run_function<kernel_flags, __VA_ARGS__>,                                           \
-                              kernel_flags,                                                                            \
-                              max_threads,                                                                             \
-                              symbol##_arguments.count,                                                                \
-                              0,                                                                                       \
-                              symbol##_arguments.list,                                                                 \
-                              __start_mslc_slots,                                                                      \
-                              __stop_mslc_slots};                                                                      \
-  }
-
-// The table of a library's kernels, which have been defined in this unit or in others. One unit of a library has it.
-#define MSLC_REGISTRY(...)                                                                                             \
-  static const mslc_kernel *const mslc_kernels[] = {__VA_ARGS__};                                                      \
-  extern "C" __attribute__((visibility("default"))) const mslc_library mslc_kernel_library = {                         \
-      MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI,    sizeof mslc_kernels / sizeof *mslc_kernels, 0,                           \
-      mslc_kernels,       &mslc_runtime_table};
-
-// A library of one kernel.
-#define MSLC_KERNEL_LIBRARY(host_name, kernel_flags, max_threads, texts, ...)                                          \
-  MSLC_KERNEL(mslc_only_kernel, host_name, kernel_flags, max_threads, texts, __VA_ARGS__)                              \
+  static constexpr mslc::argument_table<__VA_ARGS__> mslc_arguments(texts);                                            \
+  static const mslc_kernel mslc_only_kernel = {host_name,                                                              \
+                                               mslc::run_function<flags, __VA_ARGS__>,                                 \
+                                               flags,                                                                  \
+                                               max_threads,                                                            \
+                                               mslc_arguments.count,                                                   \
+                                               0,                                                                      \
+                                               mslc_arguments.list,                                                    \
+                                               __start_mslc_slots,                                                     \
+                                               __stop_mslc_slots};                                                     \
+  static const mslc_kernel *const mslc_kernels[] = {&mslc_only_kernel};                                                \
   extern "C" {                                                                                                         \
   extern __attribute__((visibility("default"))) const mslc_library mslc_kernel_library;                                \
-  }                                                                                                                    \
-  MSLC_REGISTRY(&mslc_only_kernel)
+  const mslc_library mslc_kernel_library = {MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI,    1, 0,                              \
+                                            mslc_kernels,       &mslc_runtime_table};                                  \
+  }
