@@ -132,6 +132,10 @@ def test_vector_operators() -> None:
         "all((2 * packed_half3(half3(1, 2, 3))) == half3(2, 4, 6))": 1,
         "all((packed_uint2(1, 2) << 2) == uint2(4, 8))": 1,
         "packed_int3(1, 2, 3)[1]": 2,
+        "all(sqrt(packed_float3(1, 4, 9)) == float3(1, 2, 3))": 1,
+        "all(max(packed_float2(1, 4), 2.0f) == float2(2, 4))": 1,
+        "all(abs(packed_int2(-1, 4)) == int2(1, 4))": 1,
+        "all(popcount(packed_uint2(3u, 255u)) == uint2(2, 8))": 1,
     }
     assert values_of("int", cases) == cases
 

@@ -38,6 +38,9 @@ template <class E> struct shaped<E, 1> {
 };
 template <class T, class E> using with_element = typename shaped<E, lanes_of<T>>::type;
 
+// What a packed vector computes as; any other type is itself.
+template <class T> using plain = with_element<T, element_of<T>>;
+
 template <class T> constexpr bool is_number = metal::is_arithmetic_v<T>;
 template <class T> constexpr bool is_value = is_number<element_of<T>>; // a number, or a vector of them
 template <class T> constexpr bool is_floating = metal::is_floating_point_v<element_of<T>>; // the same of floating point
