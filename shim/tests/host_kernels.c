@@ -83,6 +83,19 @@ static void forever_run(const mslc_launch *launch, unsigned long first, unsigned
 static const mslc_argument out_arguments[] = {BUFFER("out", 0, uint32_t, READ_WRITE)};
 static const mslc_kernel forever = {"forever", forever_run, 0, 1024, 1, 0, out_arguments, NULL, NULL};
 
+/* out[group] = 1, the last of them after much longer than the others. */
+static void uneven_run(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  uint32_t *out = launch->buffers[0];
+  for (unsigned long group = first; group < last; group++) {
+    unsigned rounds = group + 1 == launch->groups[0] ? 300000 : 30000;
+    for (volatile unsigned i = 0; i < rounds; i++) {
+    }
+    out[group] = 1;
+  }
+}
+
+static const mslc_kernel uneven = {"uneven", uneven_run, 0, 1024, 1, 0, out_arguments, NULL, NULL};
+
 /* Ends when out[0] is not 0. */
 static void gate_run(const mslc_launch *launch, unsigned long first, unsigned long last) {
   const uint32_t *out = launch->buffers[0];
@@ -105,7 +118,8 @@ static void wild_run(const mslc_launch *launch, unsigned long first, unsigned lo
 static const mslc_kernel wild = {"wild", wild_run, MSLC_KERNEL_BOUNDED, 1024, 0, 0, NULL, NULL, NULL};
 static const mslc_kernel wild_loop = {"wild_loop", wild_run, 0, 1024, 0, 0, NULL, NULL, NULL};
 
-static const mslc_kernel *const kernels[] = {&add, &add_loop, &gather, &places, &forever, &gate, &wild, &wild_loop};
+static const mslc_kernel *const kernels[] = {&add,    &add_loop, &gather, &places,   &forever,
+                                             &uneven, &gate,     &wild,   &wild_loop};
 
 __attribute__((visibility("default"))) const mslc_library mslc_kernel_library = {
     MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI, sizeof kernels / sizeof *kernels, 0, kernels, &runtime};

@@ -30,6 +30,25 @@ static void test_grids(void) {
   EXPECT_OK(mps_queue_release(queue));
 }
 
+/* A launch is complete when the last thread that takes part in it is, whichever that is. */
+static void test_uneven_grid(void) {
+  enum { GROUPS = 8 };
+  mps_queue *queue = make_queue("uneven");
+  mps_pipeline *pipeline = make_pipeline("uneven");
+  mps_buffer *buffer = make_buffer(GROUPS * 4);
+  for (int round = 0; round < 50; round++) {
+    memset(words(buffer), 0, GROUPS * 4);
+    run(queue, pipeline, buffer, NULL, GROUPS * 256);
+    EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+    for (int group = 0; group < GROUPS; group++) {
+      EXPECT_EQUAL(words(buffer)[group], 1);
+    }
+  }
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_pipeline_release(pipeline));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 /* fill, add, copy, add: each sees what the one before wrote. */
 static void encode_chain(mps_queue *queue, mps_pipeline *add, mps_buffer *a, mps_buffer *b, uint64_t count) {
   uint32_t five = 5;
@@ -289,6 +308,24 @@ static void test_crowd(void) {
   EXPECT_OK(mps_queue_release(queue));
 }
 
+/* A loop that never waits does not pile up command buffers: it is held back to the speed of the queue. */
+static void test_back_pressure(void) {
+  mps_queue_desc desc = {.struct_size = sizeof desc, .max_command_buffers = 4};
+  mps_queue *queue;
+  EXPECT_OK(mps_queue_create(device, &desc, &queue));
+  mps_pipeline *uneven = make_pipeline("uneven");
+  mps_buffer *buffer = make_buffer(32);
+  for (int i = 0; i < 30; i++) {
+    run(queue, uneven, buffer, NULL, 8 * 256);
+    commit(queue);
+    EXPECT(live_objects().pending_commands <= 4);
+  }
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_pipeline_release(uneven));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 /* ---- handlers and callbacks ---- */
 
 typedef struct journal {
@@ -497,6 +534,7 @@ int main(int argc, char **argv) {
   fixture_open(argc, argv);
   test_nothing_to_wait_for();
   test_grids();
+  test_uneven_grid();
   test_order();
   test_copy_ranges();
   test_bytes();
@@ -504,6 +542,7 @@ int main(int argc, char **argv) {
   test_threadgroup_memory();
   test_command_info();
   test_crowd();
+  test_back_pressure();
   test_handlers();
   test_handler_chain();
   test_failure();
