@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("info", help="what to send with a report of a fault: versions, devices, compiler, settings")
     commands.add_parser("demo", help="compile kernels, check their results against NumPy, show timings and memory")
     if parser.parse_args(arguments).command == "info":
-        from mpscffi.diagnostics import diagnostics
+        from mpscffi import diagnostics
 
         print(diagnostics())
         return 0

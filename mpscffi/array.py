@@ -258,6 +258,8 @@ class Array:
 
     def _host(self) -> npt.NDArray[Any]:
         """Return NumPy's view of the memory, without waiting."""
+        if _device.forked:
+            raise ForkedError("this process was forked from one that uses a device: start it by spawn instead")
         owner = self if self._base is None else self._base
         memory = owner._memory
         if memory is None:
@@ -281,8 +283,6 @@ class Array:
         ExecutionError
             If that work failed and no wait has said so yet.
         """
-        if _device.forked:
-            raise ForkedError("this process was forked from one that uses a device: start it by spawn instead")
         wait_for_block(self._block)
         view = self._host()
         if not self._writable:

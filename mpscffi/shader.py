@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -149,6 +150,7 @@ class Kernel(ProcessBound):
         "_gaps",
         "_info",
         "_library",
+        "_lock",
         "_pipeline",
         "name",
     )
@@ -159,6 +161,7 @@ class Kernel(ProcessBound):
         self._constants = dict(constants)
         self.name = name
         self._pipeline: Handle | None = None
+        self._lock = threading.RLock()
         self._frames: list[_Frame] = []
         self._buffers: list[Argument] = []
         self._codes: list[int] = []
@@ -189,7 +192,8 @@ class Kernel(ProcessBound):
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """The parameters that a call gives, in the kernel's order."""
-        return tuple(argument for argument, _ in self._reflect(self._ready_info().argument_count))
+        pipeline = self._pipeline or self._build()
+        return tuple(argument for argument, _ in self._reflect(pipeline, self._info.argument_count))
 
     @property
     def handle(self) -> Any:
@@ -212,6 +216,15 @@ class Kernel(ProcessBound):
         return self._info
 
     def _build(self) -> Handle:
+        # One pipeline for good, also when threads ask for it together: frames hold its pointer.
+        with self._lock:
+            if self._pipeline is None:
+                pipeline = self._create()
+                self._examine(pipeline)
+                self._pipeline = pipeline
+            return self._pipeline
+
+    def _create(self) -> Handle:
         values, keep = _constant_values(self._library.pointer, self._constants)
         name = ffi.new("char[]", self.name.encode())
         desc = ffi.new(
@@ -228,27 +241,27 @@ class Kernel(ProcessBound):
         if status:
             _compiler.raise_interrupt()
             check(status)
-        pipeline = Handle(out[0], lib.mps_pipeline_release)
+        return Handle(out[0], lib.mps_pipeline_release)
+
+    def _examine(self, pipeline: Handle) -> None:
         self._info = ffi.new("mps_pipeline_info *", {"struct_size": ffi.sizeof("mps_pipeline_info")})
         check(lib.mps_pipeline_get_info(pipeline.pointer, self._info))
         reflected = sorted(
-            (pair for pair in self._reflect(self._info.argument_count, pipeline) if pair[0].kind == "buffer"),
+            (pair for pair in self._reflect(pipeline, self._info.argument_count) if pair[0].kind == "buffer"),
             key=lambda pair: pair[0].index,
         )
         self._buffers = [argument for argument, _ in reflected]
         self._codes = [code for _, code in reflected]
         slots = {argument.index for argument in self._buffers}
         self._gaps = tuple(i for i in range(max(slots, default=0)) if i not in slots)
-        self._pipeline = pipeline
-        return pipeline
 
-    def _reflect(self, count: int, pipeline: Handle | None = None) -> list[tuple[Argument, int]]:
+    @staticmethod
+    def _reflect(pipeline: Handle, count: int) -> list[tuple[Argument, int]]:
         """Return each argument and its ``data_type`` as a number."""
-        pointer = (pipeline or self._pipeline or self._build()).pointer
         info = ffi.new("mps_argument_info *", {"struct_size": ffi.sizeof("mps_argument_info")})
         reflected = []
         for i in range(count):
-            check(lib.mps_pipeline_argument(pointer, i, info))
+            check(lib.mps_pipeline_argument(pipeline.pointer, i, info))
             argument = Argument(
                 ffi.string(info.name).decode("utf-8", "replace"),
                 "buffer" if info.kind == lib.MPS_ARGUMENT_BUFFER else "threadgroup",

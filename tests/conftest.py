@@ -15,6 +15,26 @@ import mpscffi
 from mpscffi.allocator import allocator_of
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--interop",
+        action="store_true",
+        default=bool(os.environ.get("MPSCFFI_INTEROP")),
+        help="also run the tests with other packages, which are installed from PyPI (as MPSCFFI_INTEROP=1 does)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "interop: with another package from PyPI; runs with --interop only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("interop"):
+        left_out = [item for item in items if item.get_closest_marker("interop")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 def _backends() -> list[str]:
     """Return the devices to test: MPSCFFI_TEST_DEVICES, else all there are."""
     wanted = os.environ.get("MPSCFFI_TEST_DEVICES", "")

@@ -69,7 +69,8 @@ def test_rounding_keeps_the_order(one: int, other: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (1024, "1024 bytes"), (1025, "1.00 KiB"), (3 * MIB // 2, "1.50 MiB"), (1 << 34, "16.00 GiB")]
+    ("size", "text"),
+    [(0, "0 bytes"), (1024, "1024 bytes"), (1025, "1.00 KiB"), (3 * MIB // 2, "1.50 MiB"), (1 << 34, "16.00 GiB")],
 )
 def test_readable_sizes(size: int, text: str) -> None:
     assert readable(size) == text
@@ -296,7 +297,12 @@ def test_the_limit_holds_and_says_so(room: Any) -> None:
     with pytest.raises(MemoryError) as caught:
         mpscffi.empty(9 * MIB, dtype="uint8")
     assert isinstance(caught.value, errors.OutOfMemoryError)
-    for fact in ("9437184 bytes (9.00 MiB)", "limit", "set_per_process_memory_fraction", "PYTORCH_MPS_HIGH_WATERMARK_RATIO"):
+    for fact in (
+        "9437184 bytes (9.00 MiB)",
+        "limit",
+        "set_per_process_memory_fraction",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+    ):
         assert fact in str(caught.value)
     assert (mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()) == before
     array = mpscffi.empty(7 * MIB, dtype="uint8")
@@ -314,6 +320,7 @@ def test_cached_memory_makes_room(room: Any) -> None:
     parts = [mpscffi.empty(4 * MIB, dtype="uint8") for _ in range(16)]
     del parts[::2]
     array = mpscffi.empty(24 * MIB, dtype="uint8")
+    assert array.size == 24 * MIB
     with pytest.raises(MemoryError):
         mpscffi.empty(24 * MIB, dtype="uint8")
 
@@ -332,7 +339,7 @@ def test_memory_of_queued_work_makes_room(room: Any, kernels: Any, gate: Any) ->
     del array
     timer = threading.Timer(0.1, gate)
     timer.start()
-    array = mpscffi.empty(15 * MIB)
+    assert mpscffi.empty(15 * MIB).size == 15 * MIB
     timer.join()
 
 
@@ -341,8 +348,7 @@ def test_memory_in_cycles_makes_room(room: Any) -> None:
     cycle: list[Any] = [mpscffi.empty(10 * MIB)]
     cycle.append(cycle)
     del cycle
-    array = mpscffi.empty(15 * MIB)
-    del array
+    assert mpscffi.empty(15 * MIB).size == 15 * MIB
 
 
 def test_running_out_of_memory_takes_no_failure_away(room: Any, compiled: Any, device: mpscffi.Device) -> None:

@@ -21,7 +21,20 @@ from mpscffi.array import Array
 
 pytestmark = pytest.mark.usefixtures("device")
 
-DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "complex64"]
+DTYPES = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "complex64",
+]
 UNSUPPORTED = ["float64", "complex128", "longdouble", "datetime64[s]", "timedelta64[s]", "object", "U3", "S3"]
 SOURCE = """
 #include <metal_stdlib>
@@ -48,8 +61,8 @@ def aligned(nbytes: int, dtype: Any = np.float32) -> Any:
 
 
 def test_factories_take_sizes_as_torch_does() -> None:
-    for sizes, shape in (((), ()), ((3,), (3,)), ((2, 3), (2, 3)), (((2, 3),), (2, 3)), (([2, 3],), (2, 3)), (((),), ()),
-                         ((np.int64(4),), (4,)), ((True,), (1,))):  # fmt: skip
+    for sizes, shape in (((), ()), ((3,), (3,)), ((2, 3), (2, 3)), (((2, 3),), (2, 3)), (([2, 3],), (2, 3)),
+                         (((),), ()), ((np.int64(4),), (4,)), ((True,), (1,))):  # fmt: skip
         for make in (mpscffi.empty, mpscffi.zeros, mpscffi.ones):
             array = make(*sizes)
             assert array.shape == shape
@@ -73,7 +86,8 @@ def test_contents_of_factories(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "error"),
     [((-1,), ValueError), ((2, -3), ValueError), ((1.5,), TypeError), (("3",), TypeError), ((None,), TypeError),
-     ((2**31, 4, 2**10), MemoryError), ((2**63,), MemoryError), ((2**64, 2**64), MemoryError), (((1, (2,)),), TypeError)],
+     ((2**31, 4, 2**10), MemoryError), ((2**63,), MemoryError), ((2**64, 2**64), MemoryError),
+     (((1, (2,)),), TypeError)],
 )  # fmt: skip
 def test_shapes_that_are_none(sizes: Any, error: type[Exception]) -> None:
     before = mpscffi.current_allocated_memory()
@@ -115,7 +129,13 @@ def test_dtypes_that_are_none() -> None:
 
 
 def test_python_numbers() -> None:
-    for value, dtype in ((1.5, "float32"), (3, "int64"), (True, "bool"), (1j, "complex64"), ([[1.0, 2], [3, 4]], "float32")):
+    for value, dtype in (
+        (1.5, "float32"),
+        (3, "int64"),
+        (True, "bool"),
+        (1j, "complex64"),
+        ([[1.0, 2], [3, 4]], "float32"),
+    ):
         array = mpscffi.asarray(value)
         assert array.dtype == dtype
         assert array.tolist() == value
@@ -411,7 +431,12 @@ def _device() -> str:
 def test_pickles_and_copies_hold_the_contents(clone: Any, dtype: str) -> None:
     host = np.arange(24).astype(dtype).reshape(2, 3, 4)
     array = mpscffi.asarray(host)
-    for view, expected in ((array, host), (array[1, ::2].T, host[1, ::2].T), (array[0, 0, 0], host[0, 0, 0]), (array[:0], host[:0])):
+    for view, expected in (
+        (array, host),
+        (array[1, ::2].T, host[1, ::2].T),
+        (array[0, 0, 0], host[0, 0, 0]),
+        (array[:0], host[:0]),
+    ):
         other = clone(view)
         assert other.dtype == host.dtype
         assert other.shape == expected.shape

@@ -64,7 +64,8 @@ kernel void lists(device float* out, constant float* f, constant int* n, uint i 
   out[i] = f[i] + n[i];
 }
 
-kernel void lists16(device float* out, device const half* h, device const short* s, uint i [[thread_position_in_grid]]) {
+kernel void lists16(device float* out, device const half* h, device const short* s,
+                    uint i [[thread_position_in_grid]]) {
   out[i] = float(h[i]) + s[i];
 }
 
@@ -718,7 +719,9 @@ def test_function_constants(compiled: Any) -> None:
         constant float2 pair [[function_constant(3)]];
         constant bool flag [[function_constant(1)]];
         constant bool has_flag = is_function_constant_defined(flag);
-        kernel void constants(device float* out) { out[0] = count; out[1] = pair.x; out[2] = pair.y; out[3] = has_flag; }
+        kernel void constants(device float* out) {
+          out[0] = count; out[1] = pair.x; out[2] = pair.y; out[3] = has_flag;
+        }
     """)
     out = mpscffi.zeros(4)
     library.constants.specialize({"count": 7, 3: (0.5, 1.5)})(out, threads=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +183,7 @@ def test_a_stream_may_go_while_it_works(kernels: Any) -> None:
     x = mpscffi.zeros(200_000, dtype=np.int32)
     for _ in range(20):
         stream = mpscffi.Stream()
+        stream.wait_stream(mpscffi.current_stream())
         with mpscffi.stream(stream):
             kernels.add(x, 1)
         mpscffi.current_stream().wait_stream(stream)
@@ -210,7 +212,7 @@ def test_command_buffers_are_numbered_and_timed(kernels: Any, spin: Any) -> None
         assert 0 < info.start < info.end
         assert info.scheduled
         assert not info.failed
-    assert all(one.end <= other.start for one, other in zip(infos, infos[1:], strict=False))
+    assert all(one.end <= other.start for one, other in itertools.pairwise(infos))
     with pytest.raises(LookupError):
         stream.command_info(10**6)
 
@@ -337,6 +339,28 @@ def test_waits_let_other_threads_run(gate: Any) -> None:
     thread.start()
     mpscffi.synchronize(timeout=60)
     thread.join()
+
+
+def test_threads_that_ask_for_a_new_kernel_together() -> None:
+    for i in range(5):
+        kernel = mpscffi.compile_shader(
+            f"kernel void f(device int* x, uint i [[thread_position_in_grid]]) {{ x[i] = {i}; }}"
+        ).f
+        start = threading.Barrier(4)
+
+        def work(kernel: Any = kernel, start: Any = start) -> list[int]:
+            start.wait()
+            x = mpscffi.empty(3, dtype=np.int32)
+            for _ in range(20):
+                kernel(x)
+            return x.tolist()  # type: ignore[no-any-return]
+
+        with ThreadPoolExecutor(4) as pool:
+            results = [one.result() for one in [pool.submit(work) for _ in range(4)]]
+        x = mpscffi.empty(3, dtype=np.int32)
+        for _ in range(10):
+            kernel(x)
+        assert [*results, x.tolist()] == [[i] * 3] * 5
 
 
 def test_objects_go_from_thread_to_thread(compiled: Any) -> None:
