@@ -7,6 +7,7 @@ import os
 _COMMON = (
     "-std=gnu++17",
     "-fdeclspec",
+    "-fsigned-char",  # Arm's own is unsigned
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-exceptions",
