@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <spawn.h>
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 #define DEFAULT_COMMAND "mpscffi-mslc"
-#define TIME_LIMIT_SECONDS 600
+#define DEFAULT_TIME_LIMIT 600
 #define MAX_WORDS 32
 #define MAX_LOG 4000
 
@@ -58,17 +59,18 @@ static void put_language_version(FILE *file, uint32_t version) {
   put_text(file, "language_version", text);
 }
 
-/* INDEX DATA_TYPE HEX NAME */
+/* INDEX DATA_TYPE HEX NAME, the name empty for a value that goes by index */
 static void put_constant(FILE *file, const mps_constant_value *constant) {
+  const char *name = constant->name != NULL ? constant->name : "";
   const unsigned char *bytes = constant->value;
   size_t size = host_constant_size(constant->data_type);
   char head[32];
   int head_length = snprintf(head, sizeof head, "%u %u ", constant->index, constant->data_type);
-  fprintf(file, "constant %zu\n%s", (size_t)head_length + 2 * size + 1 + strlen(constant->name), head);
+  fprintf(file, "constant %zu\n%s", (size_t)head_length + 2 * size + 1 + strlen(name), head);
   for (size_t at = 0; at < size; at++) {
     fprintf(file, "%02x", bytes[at]);
   }
-  fprintf(file, " %s\n", constant->name);
+  fprintf(file, " %s\n", name);
 }
 
 static void put_options(FILE *file, const mps_compile_options *options) {
@@ -233,11 +235,29 @@ static int spawn(pid_t *out_process, char *const arguments[], const char *log) {
   return error;
 }
 
+/* Seconds that the command may take. */
+static mps_status time_limit(uint64_t *out_seconds) {
+  const char *text = getenv("MPSSHIM_MSLC_TIMEOUT");
+  *out_seconds = DEFAULT_TIME_LIMIT;
+  if (text == NULL) {
+    return MPS_STATUS_OK;
+  }
+  char *end = NULL;
+  long seconds = strtol(text, &end, 10);
+  if (end == text || *end != '\0' || seconds < 1 || seconds > 1000000) {
+    return mps_fail(
+        MPS_STATUS_INVALID_ARGUMENT,
+        "the environment variable MPSSHIM_MSLC_TIMEOUT is \"%s\", not a number of seconds from 1 to 1000000", text);
+  }
+  *out_seconds = (uint64_t)seconds;
+  return MPS_STATUS_OK;
+}
+
 /* Wait for the process, and kill its group when the time is over. A program that reaps all children itself may take the
  * end of this one away: then it is over as well. */
-static bool wait_for_end(pid_t process) {
+static bool wait_for_end(pid_t process, uint64_t seconds) {
   const uint64_t second = UINT64_C(1000000000);
-  const uint64_t deadline = host_deadline(TIME_LIMIT_SECONDS * second);
+  const uint64_t deadline = host_deadline(seconds * second);
   struct timespec pause = {.tv_nsec = 1000000};
   for (;;) {
     pid_t ended = waitpid(process, NULL, WNOHANG);
@@ -298,6 +318,8 @@ static mps_status run_in(exchange *files, const char *command, const mps_compile
                          bool *out_replied) {
   char *arguments[MAX_WORDS + 5];
   char words[PATH_MAX];
+  uint64_t seconds;
+  MPS_TRY(time_limit(&seconds));
   if (!write_request(files->request, request)) {
     return mps_fail(MPS_STATUS_IO, "the Metal compiler's request cannot be written to %s: %s", files->request,
                     strerror(errno));
@@ -313,9 +335,10 @@ static mps_status run_in(exchange *files, const char *command, const mps_compile
   if (error != 0) {
     return cannot_run(arguments[0], error);
   }
-  if (!wait_for_end(process)) {
-    return mps_fail(MPS_STATUS_TIMEOUT, "the Metal compiler \"%s\" was stopped after %d seconds", command,
-                    TIME_LIMIT_SECONDS);
+  if (!wait_for_end(process, seconds)) {
+    return mps_fail(MPS_STATUS_TIMEOUT,
+                    "the Metal compiler \"%s\" was stopped after %" PRIu64 " seconds; MPSSHIM_MSLC_TIMEOUT allows more",
+                    command, seconds);
   }
   return take_reply(command, files, answer, out_replied);
 }

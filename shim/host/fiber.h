@@ -13,7 +13,8 @@
 #define HOST_ON_FIBER __attribute__((no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
 #endif
 
-/* Bytes from one fiber's stack to the next, its guard page included. Only pages that are touched take memory. */
+/* Bytes from one fiber's stack to the next, its guard page included. Only pages that are touched take memory. Valgrind
+ * needs --max-stackframe=100000 to tell a switch from a big frame. */
 #define HOST_FIBER_STACK ((size_t)128 << 10)
 
 /* ---- fiber_switch.S ---- */

@@ -36,13 +36,13 @@ static void works(uint32_t group) {
   }
 }
 
-static void fails(const char *kernel, const mistake *mistake, uint32_t group, uint32_t thread) {
-  uint32_t out[4] = {0}, in[3] = {mistake->kind, thread, mistake->address};
+static void fails(const char *kernel, const mistake *expected, uint32_t group, uint32_t thread) {
+  uint32_t out[4] = {0}, in[3] = {expected->kind, thread, expected->address};
   mslc_launch launch = sample_launch(group, group, out, in);
   host_fault fault = {""};
   EXPECT(!sample_run(image, kernel, &launch, &fault));
-  if (strcmp(fault.text, mistake->text) != 0) {
-    fprintf(stderr, "%s, mistake %u: \"%s\"\n  expected \"%s\"\n", kernel, mistake->kind, fault.text, mistake->text);
+  if (strcmp(fault.text, expected->text) != 0) {
+    fprintf(stderr, "%s, mistake %u: \"%s\"\n  expected \"%s\"\n", kernel, expected->kind, fault.text, expected->text);
     exit(1);
   }
 }
