@@ -273,3 +273,70 @@ kernel void test(device float *out, uint lane [[thread_index_in_simdgroup]]) {
         row, column = lane_elements(lane)
         layout[row, column : column + 2] = lane * 2, lane * 2 + 1
     np.testing.assert_array_equal(out, [layout, 3 * np.eye(8), np.full((8, 8), 4), 2 * layout])
+
+
+# ---------------------------------------------------------------- barriers
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 256])
+def test_code_around_barriers_runs_once_for_each_thread(count: int) -> None:
+    source = """
+constant int ROUNDS = 3;
+void wait(bool really) {
+  if (really) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+kernel void test(device int *before, device int *inner, device int *after, device const int *rounds,
+                 uint i [[thread_position_in_threadgroup]]) {
+  for (int outer = 0; outer < rounds[0]; outer++) {
+    before[i]++;
+    for (int k = 0; k < ROUNDS; k++) {
+      wait(k % 2 == 0);
+      inner[i]++;
+      if (rounds[1] != 0) {
+        threadgroup_barrier(mem_flags::mem_device);
+        inner[i]++;
+      }
+    }
+    after[i]++;
+    threadgroup_barrier(mem_flags::mem_none);
+  }
+}"""
+    before, inner, after = np.zeros((3, count), "i4")
+    run(source, [before, inner, after, np.array([4, 1], "i4")], count)
+    assert set(before) == set(after) == {4}
+    assert set(inner) == {24}
+
+
+@pytest.mark.parametrize("group", [1, 32, 33, 256])
+def test_block_of_thread_zero_runs_once_for_each_threadgroup(group: int) -> None:
+    source = """
+kernel void test(device atomic_uint *counts, uint i [[thread_index_in_threadgroup]]) {
+  if (i == 0) { atomic_fetch_add_explicit(&counts[0], 1, memory_order_relaxed); }
+  threadgroup_barrier(mem_flags::mem_device);
+  if (i == 0) { atomic_fetch_add_explicit(&counts[1], 1, memory_order_relaxed); }
+  threadgroup_barrier(mem_flags::mem_device);
+  if (i == 0) { atomic_fetch_add_explicit(&counts[2], 1, memory_order_relaxed); }
+}"""
+    counts = np.zeros(3, "u4")
+    run(source, [counts], 5 * group, group)
+    assert counts.tolist() == [5, 5, 5]
+
+
+def test_values_pass_through_threadgroup_memory_in_each_round() -> None:
+    source = """
+kernel void test(device int *out, uint i [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]]) {
+  threadgroup int line[100];
+  line[i] = i;
+  for (uint k = 0; k < n; k++) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    int next = line[(i + 1) % n];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    line[i] = next + 1;
+  }
+  out[i] = line[i];
+}"""
+    out = np.zeros(100, "i4")
+    run(source, [out], 100)
+    assert out.tolist() == [i + 100 for i in range(100)]
