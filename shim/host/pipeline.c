@@ -56,7 +56,7 @@ static mps_status match_constants(const mps_library *library, const mps_pipeline
                       constant->name, constant->index, constant->data_type, value->data_type);
     }
     for (uint32_t before = 0; before < number; before++) {
-      if (matched[before].index == constant->index) {
+      if (find_constant(library, &desc->constants[before]) == constant) {
         return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "function constant '%s' (index %" PRIu32 ") is given two values",
                         constant->name, constant->index);
       }

@@ -87,7 +87,9 @@ typedef struct mslc_runtime {
   /* threadgroup_barrier: waits for all threads of the threadgroup that have not returned. In a fiber only. */
   void (*threadgroup_barrier)(void);
   /* A SIMD-group function: waits until every lane of the SIMD-group has come to some wait or returned, then runs
-   * `operation` once for the lanes that wait at the same call site, which is known by the return address. In a fiber only. */
+   * `operation` once for the lanes that wait at the same call site, which is known by the return address: of several, the
+   * lowest goes first. So these calls must keep their order, and none may be merged with another or doubled. In a fiber
+   * only. */
   void (*collective)(void *operand, mslc_collective_fn operation);
   /* The running fiber's lane in its SIMD-group. */
   unsigned (*lane)(void);
