@@ -5,14 +5,9 @@ Names follow ``torch.mps``. What needs NumPy is imported when it is first asked 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from mpscffi import errors
 from mpscffi._ffi import ffi as _ffi_module
 from mpscffi._ffi import lib as _lib
-from mpscffi._paths import include_dir as get_include
-from mpscffi._paths import library_path as get_library
 from mpscffi.allocator import (
     current_allocated_memory,
     driver_allocated_memory,
@@ -35,8 +30,12 @@ from mpscffi.errors import Error
 from mpscffi.event import Event
 from mpscffi.stream import Stream, current_stream, default_stream, set_stream, stream, synchronize
 
+TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
+    from mpscffi.command import CommandInfo
     from mpscffi.report import build_config, diagnostics
     from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
 
@@ -44,6 +43,7 @@ __version__: str = _ffi_module.string(_lib.mps_version()).decode()
 
 __all__ = [
     "Array",
+    "CommandInfo",
     "Device",
     "Error",
     "Event",
@@ -90,15 +90,32 @@ _LAZY = {
         ("Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"), "mpscffi.array"
     ),
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
+    "CommandInfo": "mpscffi.command",
     **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.report"),
 }
+
+
+def get_include() -> str:
+    """Return the directory of ``mpsshim.h``, for programs that use the C library."""
+    from mpscffi._paths import include_dir
+
+    return include_dir()
+
+
+def get_library() -> str:
+    """Return the path of the C library."""
+    from mpscffi._paths import library_path
+
+    return library_path()
 
 
 def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'mpscffi' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

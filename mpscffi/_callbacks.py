@@ -10,15 +10,17 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpscffi._ffi import ffi
 
+TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from mpscffi.stream import Stream
 
-__all__ = ["CommandInfo", "discard", "keep", "register", "running_stream"]
+__all__ = ["discard", "keep", "register", "running_stream"]
 
 #: How long the interpreter's exit waits for callbacks that are still to come.
 EXIT_SECONDS = 1.0
@@ -33,37 +35,6 @@ class _Running(threading.local):
 
 
 _running = _Running()
-
-
-class CommandInfo(NamedTuple):
-    """What became of a command buffer: the work between two commits of a stream.
-
-    Attributes
-    ----------
-    serial : int
-        1 for a stream's first command buffer, then counting up.
-    start, end : int
-        When the device began and finished it, in nanoseconds of its clock; 0 before.
-    failed : bool
-        Whether one of its commands failed.
-    scheduled : bool
-        Whether the device has taken it.
-    message : str
-        What failed; known to handlers only.
-    """
-
-    serial: int
-    start: int
-    end: int
-    failed: bool
-    scheduled: bool
-    message: str
-
-    @classmethod
-    def from_c(cls, info: Any) -> CommandInfo:
-        """Read a ``mps_command_info``."""
-        message = ffi.string(info.message).decode("utf-8", "replace") if info.message else ""
-        return cls(info.serial, info.start, info.end, info.status != 0, bool(info.scheduled), message)
 
 
 def running_stream() -> Stream | None:
@@ -115,6 +86,8 @@ def mpscffi_callback(user: Any) -> None:
 @ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
 def mpscffi_handler(user: Any, info: Any) -> None:
     """Run a scheduled or completed handler."""
+    from mpscffi.command import CommandInfo
+
     _call(user, CommandInfo.from_c(info))
 
 

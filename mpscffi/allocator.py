@@ -12,14 +12,16 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 from mpscffi._ffi import check, error_message, ffi, lib
-from mpscffi.config import MAX_RATIO, settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 from mpscffi.stream import Stream, current_stream, live_streams
+
+TYPE_CHECKING = False  # typing takes longer to import than this package
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 __all__ = [
     "current_allocated_memory",
@@ -177,6 +179,8 @@ class Allocator:
     __slots__ = ("_by_request", "_by_size", "_lock", "counters", "device", "high_ratio", "low_ratio", "reserved")
 
     def __init__(self, device: Device) -> None:
+        from mpscffi.config import settings
+
         self.device = device
         self.counters = Counters()
         #: Bytes taken from the driver: in use, or cached.
@@ -390,6 +394,8 @@ def set_per_process_memory_fraction(fraction: float) -> None:
     fraction : float
         Of :func:`recommended_max_memory`, 0.0 to 2.0; 0.0 for no limit, which may bring the system down.
     """
+    from mpscffi.config import MAX_RATIO
+
     if not isinstance(fraction, float):
         raise ArgumentTypeError(f"set_per_process_memory_fraction: got {type(fraction).__name__}, expected a float")
     if math.isnan(fraction) or not 0 <= fraction <= MAX_RATIO:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mpscffi.errors import ConfigError
 
@@ -24,8 +23,7 @@ DEFAULT_LOW_RATIO = 1.4
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the environment asks for.
 
     Attributes

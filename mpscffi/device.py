@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
 
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
-from mpscffi.config import settings
 from mpscffi.errors import ArgumentTypeError, ForkedError, InvalidArgumentError, UnavailableError
 
+TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from mpscffi.allocator import Allocator
     from mpscffi.stream import Stream
 
@@ -196,6 +197,8 @@ def current_device() -> Device:
 
 
 def _open_current() -> Device:
+    from mpscffi.config import settings
+
     global _current
     wanted = settings().device
     backend = ("metal" if _count("metal") else "host") if wanted == "auto" else wanted

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
 from mpscffi.stream import Stream, current_stream, wait_in_slices
+
+TYPE_CHECKING = False  # typing takes longer to import than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Event"]
 

@@ -7,22 +7,23 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
-from mpscffi._callbacks import CommandInfo, discard, register, running_stream
+from mpscffi._callbacks import discard, register, running_stream
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, ExecutionError, InvalidArgumentError, StateError
 
+TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from mpscffi.allocator import Block
+    from mpscffi.command import CommandInfo
     from mpscffi.event import Event
 
 __all__ = [
-    "CommandInfo",
     "Stream",
     "current_stream",
     "default_stream",
@@ -178,6 +179,8 @@ class Stream(ProcessBound):
         """Return times and status of one of the last 64 command buffers."""
         info = ffi.new("mps_command_info *", {"struct_size": ffi.sizeof("mps_command_info")})
         check(lib.mps_queue_get_command_info(self._pointer, serial, info))
+        from mpscffi.command import CommandInfo
+
         return CommandInfo.from_c(info)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -327,9 +330,7 @@ class StreamContext:
         set_stream(self._stream)
         return self._stream
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         _thread.stream = self._before.pop()
 
 
