@@ -32,6 +32,8 @@ _COMMON = (
     *("-mllvm", "-enable-tail-merge=0"),
     *("-mllvm", "-tail-dup-size=0"),
     *("-mllvm", "-tail-dup-placement=0"),
+    # Lanes that took different ways meet again because the lowest call goes first: the code keeps the source's order.
+    *("-mllvm", "-disable-block-placement"),
     # Neither the system's headers nor clang's own: Metal has none of them.
     "-nostdinc",
     "-nostdinc++",
