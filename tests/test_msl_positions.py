@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from msl_kernels import run
 
+import mpscffi
+
 pytestmark = pytest.mark.usefixtures("device")
 
 GRIDS = [((7,), (3,)), ((10, 6), (4, 4)), ((5, 4, 3), (2, 3, 2)), ((257,), (256,)), ((8, 1, 2), (8, 1, 1))]
@@ -108,3 +110,34 @@ kernel void test(device float *out, constant Small &s, constant Large &l, consta
     run(source, [out, small, large, m, n, total], 200, 64)
     np.testing.assert_array_equal(out, 3 + 40 + large + 14 + 1000)
     assert total[0] == 3
+
+
+def test_reflection_knows_deduced_types() -> None:
+    source = """
+#include <metal_stdlib>
+using namespace metal;
+struct Extent { int width; };
+template <typename T>
+kernel void fill(device T *a, constant Extent &extent, const device uint32_t *n, device packed_float3 *p,
+                 device float4x4 *m, device atomic_uint *count, constant float (&weights)[4], device void *any,
+                 threadgroup T *t [[threadgroup(1)]], device const half4 &last, uint i [[thread_position_in_grid]]) {}
+template [[host_name("fill")]] kernel void fill<bfloat>(
+    device bfloat *, constant Extent &, const device uint32_t *, device packed_float3 *, device float4x4 *,
+    device atomic_uint *, constant float (&)[4], device void *, threadgroup bfloat *, device const half4 &, uint);
+"""
+    rows = [
+        (a.name, a.kind, a.index, a.access, a.type_name, a.data_type, a.data_size, a.data_align, a.is_reference)
+        for a in mpscffi.compile_shader(source)["fill"].arguments
+    ]
+    assert rows == [
+        ("a", "buffer", 0, "read_write", "bfloat", "bfloat", 2, 2, False),
+        ("extent", "buffer", 1, "read", "Extent", "", 4, 4, True),
+        ("n", "buffer", 2, "read", "uint", "uint", 4, 4, False),
+        ("p", "buffer", 3, "read_write", "packed_float3", "float3", 12, 4, False),
+        ("m", "buffer", 4, "read_write", "float4x4", "", 64, 16, False),
+        ("count", "buffer", 5, "read_write", "atomic_uint", "uint", 4, 4, False),
+        ("weights", "buffer", 6, "read", "float", "float", 4, 4, False),
+        ("any", "buffer", 7, "read_write", "void", "", 1, 1, False),
+        ("t", "threadgroup", 1, "read_write", "bfloat", "bfloat", 2, 2, False),
+        ("last", "buffer", 8, "read", "half4", "half4", 8, 8, True),
+    ]

@@ -25,7 +25,7 @@ extern "C" {
 /* One parameter that the caller binds. Numbers as in mpsshim.h: mps_argument_kind, mps_access, mps_data_base. */
 typedef struct mslc_argument {
   const char *name;
-  const char *type_name; /* of the element, as in the source */
+  const char *type_name; /* of the element: "float4", or what the source calls it */
   unsigned kind;         /* 1 buffer, 3 threadgroup */
   unsigned index;
   unsigned access;       /* 1 read, 3 read and write; 0 if the kernel does not touch it */

@@ -1,7 +1,7 @@
 // What a kernel's parameters are, read from the types that C++ has deduced.
 #pragma once
 #pragma clang system_header
-#include <mslc/lanes.h>
+#include <metal_packed_vector>
 #include <mslc/kernel_abi.h>
 
 namespace metal {
@@ -88,6 +88,40 @@ template <> struct element_facts<void> {
   static constexpr unsigned align = 1;
 };
 
+// The language's own types have one name each, whatever name a template or an alias gave them.
+template <class T> struct own_name {
+  static constexpr const char *text = nullptr;
+};
+#define MSLC_OWN_NAME(T)                                                                                               \
+  template <> struct own_name<T> {                                                                                     \
+    static constexpr const char *text = #T;                                                                            \
+  };
+#define MSLC_OWN_NAMES(T)                                                                                              \
+  MSLC_OWN_NAME(T)                                                                                                     \
+  MSLC_OWN_NAME(T##2)                                                                                                  \
+  MSLC_OWN_NAME(T##3)                                                                                                  \
+  MSLC_OWN_NAME(T##4)                                                                                                  \
+  MSLC_OWN_NAME(packed_##T##2)                                                                                         \
+  MSLC_OWN_NAME(packed_##T##3)                                                                                         \
+  MSLC_OWN_NAME(packed_##T##4)
+MSLC_OWN_NAMES(bool)
+MSLC_OWN_NAMES(char)
+MSLC_OWN_NAMES(uchar)
+MSLC_OWN_NAMES(short)
+MSLC_OWN_NAMES(ushort)
+MSLC_OWN_NAMES(int)
+MSLC_OWN_NAMES(uint)
+MSLC_OWN_NAMES(long)
+MSLC_OWN_NAMES(ulong)
+MSLC_OWN_NAMES(half)
+MSLC_OWN_NAMES(bfloat)
+MSLC_OWN_NAMES(float)
+#undef MSLC_OWN_NAME
+#undef MSLC_OWN_NAMES
+
+template <class T> struct element_name : own_name<T> {};
+template <class T, size_t N> struct element_name<T[N]> : element_name<__remove_cv(T)> {};
+
 // T of a `T *` or `T &`.
 template <class P> using pointee = __remove_pointer(__remove_reference_t(P));
 
@@ -95,14 +129,16 @@ template <class Parameter, class Role> constexpr mslc_argument describe(const pa
   using facts = element_facts<__remove_cv(pointee<Parameter>)>;
   mslc_argument argument{};
   argument.name = text.name;
-  argument.type_name = text.type_name;
+  using name = element_name<__remove_cv(pointee<Parameter>)>;
+  argument.type_name = name::text != nullptr ? name::text : text.type_name;
   argument.kind = Role::kind == threadgroup_buffer ? 3 : 1;
   argument.index = Role::slot;
   argument.access = __is_const(pointee<Parameter>) ? 1 : 3;
   argument.data_type = facts::data_type;
   argument.data_size = facts::size;
   argument.data_align = facts::align;
-  argument.is_reference = __is_lvalue_reference(Parameter) ? 1 : 0;
+  // A reference to an array is as a pointer to its elements.
+  argument.is_reference = __is_lvalue_reference(Parameter) && !__is_array(pointee<Parameter>) ? 1 : 0;
   return argument;
 }
 
