@@ -138,7 +138,7 @@ static mps_status byte_encoder(metal_queue *queue, const mps_device *device,
   MPS_TRY(metal_bytes_prepare(impl->bytes, impl->gpu));
   *out_encoder = metal_compute_encoder(queue);
   queue->bound = nil;
-  note_kernel(queue, "copy or fill");
+  note_kernel(queue, METAL_BLIT_LABEL);
   return *out_encoder != nil ? MPS_STATUS_OK : MPS_STATUS_OUT_OF_MEMORY;
 }
 

@@ -1,14 +1,16 @@
 #include "failure.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct metal_failure {
   _Atomic uint32_t references;
   pthread_mutex_t lock;
-  char *text;
+  uint64_t count; /* not reported yet */
+  char text[METAL_FAILURE_BYTES];
 };
 
 metal_failure *metal_failure_new(void) {
@@ -27,30 +29,31 @@ void metal_failure_hold(metal_failure *failure) {
 void metal_failure_drop(metal_failure *failure) {
   if (atomic_fetch_sub_explicit(&failure->references, 1, memory_order_acq_rel) == 1) {
     pthread_mutex_destroy(&failure->lock);
-    free(failure->text);
     free(failure);
   }
 }
 
-void metal_failure_store(metal_failure *failure, char *text) {
+void metal_failure_put(metal_failure *failure, const char *text) {
   pthread_mutex_lock(&failure->lock);
-  if (failure->text == NULL) {
-    failure->text = text;
-    text = NULL;
+  if (failure->count++ == 0) {
+    snprintf(failure->text, sizeof failure->text, "%s", text);
   }
   pthread_mutex_unlock(&failure->lock);
-  free(text);
 }
 
 mps_status metal_failure_take(metal_failure *failure) {
+  char text[METAL_FAILURE_BYTES];
   pthread_mutex_lock(&failure->lock);
-  char *text = failure->text;
-  failure->text = NULL;
+  uint64_t count = failure->count;
+  failure->count = 0;
+  snprintf(text, sizeof text, "%s", failure->text);
   pthread_mutex_unlock(&failure->lock);
-  if (text == NULL) {
+  switch (count) {
+  case 0:
     return MPS_STATUS_OK;
+  case 1:
+    return mps_fail(MPS_STATUS_EXECUTION_FAILED, "%s", text);
+  default:
+    return mps_fail(MPS_STATUS_EXECUTION_FAILED, "%s (the first of %" PRIu64 " failed commands)", text, count);
   }
-  mps_fail_text(MPS_STATUS_EXECUTION_FAILED, text, strlen(text));
-  free(text);
-  return MPS_STATUS_EXECUTION_FAILED;
 }

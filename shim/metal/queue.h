@@ -60,6 +60,8 @@ struct metal_segment {
   bool calls_posted, calls_made;
 };
 
+#define METAL_BLIT_LABEL "copy or fill" /* of what runs no kernel of the caller's */
+
 enum { METAL_REMEMBERED = 64 }; /* command buffers whose times a queue keeps */
 
 typedef struct metal_queue_waiter {

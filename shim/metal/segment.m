@@ -130,7 +130,7 @@ void metal_end_encoder(metal_queue *queue) {
     }
   } else {
     [queue->blit updateFence:queue->fence];
-    [queue->blit setLabel:@"copy or fill"];
+    [queue->blit setLabel:@METAL_BLIT_LABEL];
   }
   [encoder endEncoding];
   [encoder release];
@@ -169,36 +169,33 @@ id<MTLBlitCommandEncoder> metal_blit_encoder(metal_queue *queue) {
 
 /* ---- completion, on a thread of Metal's ---- */
 
-/* Names of the encoders that failed or, if Metal does not say, may have; NULL if it says nothing. To be freed. */
-static char *failed_encoders(NSError *error) {
-  NSArray<id<MTLCommandBufferEncoderInfo>> *infos = [[error userInfo] objectForKey:MTLCommandBufferEncoderInfoErrorKey];
-  static const MTLCommandEncoderErrorState likely[] = {MTLCommandEncoderErrorStateFaulted,
-                                                       MTLCommandEncoderErrorStateAffected};
-  for (size_t i = 0; i < sizeof likely / sizeof likely[0]; i++) {
-    NSMutableArray<NSString *> *labels = [NSMutableArray array];
-    for (id<MTLCommandBufferEncoderInfo> info in infos) {
-      if ([info errorState] == likely[i] && [[info label] length] > 0) {
-        [labels addObject:[info label]];
-      }
-    }
-    if ([labels count] > 0) {
-      return mps_text_copy([[labels componentsJoinedByString:@", "] UTF8String]);
+/* Labels of the encoders in a state, as "a, b"; "" if Metal names none. */
+static const char *encoders_in(NSError *error, MTLCommandEncoderErrorState state) {
+  NSMutableArray<NSString *> *labels = [NSMutableArray array];
+  for (id<MTLCommandBufferEncoderInfo> info in [[error userInfo] objectForKey:MTLCommandBufferEncoderInfoErrorKey]) {
+    if ([info errorState] == state && [[info label] length] > 0) {
+      [labels addObject:[info label]];
     }
   }
-  return NULL;
+  return [[labels componentsJoinedByString:@", "] UTF8String];
 }
 
-/* Why a command buffer failed. NULL, which is as good as no failure, only without memory for a text. */
-static char *failure_text(metal_segment *segment) {
+/* Why a command buffer failed. Metal tells which encoders did, or else which ones may have, but not which of their
+ * kernels: an encoder's label is the list of them. */
+static void describe_failure(const metal_segment *segment, char text[METAL_FAILURE_BYTES]) {
   NSError *error = [segment->commands error];
-  char *encoders = failed_encoders(error);
-  char *text = NULL;
-  int length = asprintf(&text, "%s%s%s on queue '%s' failed: %s (Metal's error %ld)",
-                        encoders != NULL ? "kernel '" : "command buffer", encoders != NULL ? encoders : "",
-                        encoders != NULL ? "'" : "", [segment->queue->label UTF8String], metal_error_text(error),
-                        (long)[error code]);
-  free(encoders);
-  return length < 0 ? NULL : text;
+  const char *kernels = encoders_in(error, MTLCommandEncoderErrorStateFaulted);
+  if (kernels[0] == '\0') {
+    kernels = encoders_in(error, MTLCommandEncoderErrorStateAffected);
+  }
+  bool blit = strcmp(kernels, METAL_BLIT_LABEL) == 0;
+  const char *before = kernels[0] == '\0'      ? "a command buffer"
+                       : blit                  ? "a "
+                       : strstr(kernels, ", ") ? "one of the kernels '"
+                                               : "kernel '";
+  snprintf(text, METAL_FAILURE_BYTES, "%s%s%s failed: %s (Metal's error %ld, queue '%s')", before, kernels,
+           kernels[0] == '\0' || blit ? "" : "'", metal_error_text(error), (long)[error code],
+           [segment->queue->label UTF8String]);
 }
 
 static uint64_t nanoseconds(CFTimeInterval seconds) {
@@ -226,20 +223,19 @@ static void call_handlers(metal_segment *segment, mps_handler_kind kind) {
   pthread_mutex_lock(&queue->progress);
   mps_command_info info = *metal_queue_info(queue, segment->serial);
   pthread_mutex_unlock(&queue->progress);
-  char *failure = NULL;
+  char failure[METAL_FAILURE_BYTES] = "";
   info.scheduled = 1;
   if (kind == MPS_HANDLER_SCHEDULED) {
     info.start = info.end = 0;
   } else if (info.status != MPS_STATUS_OK) {
-    failure = failure_text(segment);
+    describe_failure(segment, failure);
   }
-  info.message = failure != NULL ? failure : "";
+  info.message = failure;
   for (metal_handler *handler = segment->handlers; handler != NULL; handler = handler->next) {
     if (handler->kind == kind) {
       handler->call(handler->user, &info);
     }
   }
-  free(failure);
 }
 
 /* On the handler thread. */
@@ -319,11 +315,11 @@ static void retire(metal_queue *queue) {
 }
 
 /* `failure` is NULL if all went well. */
-static void complete(metal_segment *segment, bool failed, char *failure, uint64_t start, uint64_t end) {
+static void complete(metal_segment *segment, const char *failure, uint64_t start, uint64_t end) {
   metal_queue *queue = segment->queue;
-  set_times(segment, failed, start, end);
+  set_times(segment, failure != NULL, start, end);
   if (failure != NULL) {
-    metal_failure_store(queue->failure, failure);
+    metal_failure_put(queue->failure, failure);
   }
   release_holds(segment);
   if (segment->event != NULL) {
@@ -338,8 +334,12 @@ static void complete(metal_segment *segment, bool failed, char *failure, uint64_
 
 static void completed(metal_segment *segment) {
   @autoreleasepool {
+    char failure[METAL_FAILURE_BYTES];
     bool failed = [segment->commands status] == MTLCommandBufferStatusError;
-    complete(segment, failed, failed ? failure_text(segment) : NULL, nanoseconds([segment->commands GPUStartTime]),
+    if (failed) {
+      describe_failure(segment, failure);
+    }
+    complete(segment, failed ? failure : NULL, nanoseconds([segment->commands GPUStartTime]),
              nanoseconds([segment->commands GPUEndTime]));
   }
 }
@@ -392,14 +392,12 @@ static void link_segment(metal_queue *queue, metal_segment *segment) {
 
 /* Metal would not take the segment, and calls no handler: who waits for it must not wait for ever. */
 static void abandon(metal_segment *segment, NSException *exception) {
-  char *text = NULL;
-  if (asprintf(&text, "a command buffer of queue '%s' could not be submitted: %s", [segment->queue->label UTF8String],
-               [[exception reason] UTF8String]) < 0) {
-    text = NULL;
-  }
+  NSString *reason = [exception reason];
   dispatch_async(segment->queue->handler_queue, ^{
     @autoreleasepool {
-      complete(segment, true, text, 0, 0);
+      char failure[METAL_FAILURE_BYTES];
+      snprintf(failure, sizeof failure, "a command buffer could not be submitted: %s", [reason UTF8String]);
+      complete(segment, failure, 0, 0);
     }
   });
 }

@@ -164,7 +164,7 @@ void standin_touch(StandinEncoder *encoder, StandinBuffer *buffer) {
     command->launch.group[i] = (unsigned)size[i];
     command->launch.groups[i] = (unsigned)((grid[i] + size[i] - 1) / size[i]);
   }
-  command->pipeline = pipeline;
+  command->kernel = ((const host_kernel *)pipeline->contents->impl)->kernel;
   [self bindTo:command];
   [self placeThreadgroupMemory:&command->launch];
 }
@@ -176,7 +176,30 @@ void standin_touch(StandinEncoder *encoder, StandinBuffer *buffer) {
 }
 @end
 
-/* ---- blits ---- */
+/* ---- blits ----
+ *
+ * As kernels, so that one that touches memory which is gone fails as a kernel does. */
+
+enum { SOURCE, TARGET, SIZE, VALUE }; /* slots; the last two hold numbers */
+
+static size_t number(const mslc_launch *launch, int slot) {
+  return (uintptr_t)launch->buffers[slot];
+}
+
+static void run_copy(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  (void)first;
+  (void)last;
+  memcpy(launch->buffers[TARGET], launch->buffers[SOURCE], number(launch, SIZE));
+}
+
+static void run_fill(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  (void)first;
+  (void)last;
+  memset(launch->buffers[TARGET], (int)number(launch, VALUE), number(launch, SIZE));
+}
+
+static const mslc_kernel copy_kernel = {.name = "copy", .run = run_copy};
+static const mslc_kernel fill_kernel = {.name = "fill", .run = run_fill};
 
 static void check_range(StandinBuffer *buffer, NSUInteger offset, NSUInteger size) {
   STANDIN_RULE(buffer != nil && size > 0 && offset <= buffer->length && size <= buffer->length - offset,
@@ -187,6 +210,14 @@ static void check_range(StandinBuffer *buffer, NSUInteger offset, NSUInteger siz
 }
 
 @implementation StandinBlitEncoder
+- (gpu_command *)addBlit:(const mslc_kernel *)kernel to:(char *)target size:(NSUInteger)size {
+  gpu_command *command = [self addCommand];
+  command->kernel = kernel;
+  command->launch.groups[0] = command->launch.groups[1] = command->launch.groups[2] = 1;
+  command->launch.buffers[TARGET] = target;
+  command->launch.buffers[SIZE] = (void *)(uintptr_t)size;
+  return command;
+}
 - (void)copyFromBuffer:(id<MTLBuffer>)source
           sourceOffset:(NSUInteger)sourceOffset
               toBuffer:(id<MTLBuffer>)target
@@ -199,47 +230,29 @@ static void check_range(StandinBuffer *buffer, NSUInteger offset, NSUInteger siz
                "a blit's ranges overlap");
   standin_touch(self, from);
   standin_touch(self, to);
-  gpu_command *command = [self addCommand];
-  command->from = from->bytes + sourceOffset;
-  command->to = to->bytes + targetOffset;
-  command->size = size;
+  gpu_command *command = [self addBlit:&copy_kernel to:to->bytes + targetOffset size:size];
+  command->launch.buffers[SOURCE] = from->bytes + sourceOffset;
 }
 - (void)fillBuffer:(id<MTLBuffer>)target range:(NSRange)range value:(uint8_t)value {
   StandinBuffer *to = target;
   check_range(to, range.location, range.length);
   standin_touch(self, to);
-  gpu_command *command = [self addCommand];
-  command->to = to->bytes + range.location;
-  command->size = range.length;
-  command->value = value;
+  gpu_command *command = [self addBlit:&fill_kernel to:to->bytes + range.location size:range.length];
+  command->launch.buffers[VALUE] = (void *)(uintptr_t)value;
 }
 @end
 
 /* ---- running, on the queue's thread ---- */
 
-static bool run_dispatch(const gpu_command *command, NSInteger *code, char *text, size_t size) {
-  const host_kernel *own = command->pipeline->contents->impl;
-  const unsigned *groups = command->launch.groups;
-  host_fault fault;
-  if (host_kernel_run(own->kernel, &command->launch, 0, (uint64_t)groups[0] * groups[1] * groups[2], &fault)) {
-    return true;
-  }
-  *code = MTLCommandBufferErrorPageFault;
-  snprintf(text, size, "%s", fault.text);
-  return false;
-}
-
 bool standin_run_encoder(StandinEncoder *encoder, NSInteger *code, char *text, size_t size) {
   for (const gpu_command *command = encoder->commands; command != NULL; command = command->next) {
-    if (command->pipeline != nil) {
-      if (!run_dispatch(command, code, text, size)) {
-        encoder->state = MTLCommandEncoderErrorStateFaulted;
-        return false;
-      }
-    } else if (command->from != NULL) {
-      memcpy(command->to, command->from, command->size);
-    } else {
-      memset(command->to, command->value, command->size);
+    const unsigned *groups = command->launch.groups;
+    host_fault fault;
+    if (!host_kernel_run(command->kernel, &command->launch, 0, (uint64_t)groups[0] * groups[1] * groups[2], &fault)) {
+      encoder->state = MTLCommandEncoderErrorStateFaulted;
+      *code = MTLCommandBufferErrorPageFault;
+      snprintf(text, size, "%s", fault.text);
+      return false;
     }
   }
   encoder->state = MTLCommandEncoderErrorStateCompleted;

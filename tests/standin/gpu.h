@@ -142,13 +142,9 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key);
 
 typedef struct gpu_command {
   struct gpu_command *next;
-  StandinPipelineState *pipeline; /* a dispatch */
+  const mslc_kernel *kernel; /* a blit is a kernel too, of our own */
   mslc_launch launch;
-  void *storage;    /* of inline bytes */
-  const char *from; /* a copy; NULL: a fill */
-  char *to;
-  NSUInteger size;
-  int value;
+  void *storage; /* of inline bytes */
 } gpu_command;
 
 /* Something in a command buffer, in order: an encoder, or a signal, or a wait. */
