@@ -52,8 +52,8 @@ def test_environment_page_lists_every_variable() -> None:
     ]
     used = set()
     for source in sources:
-        # diagnostics.py prints whatever is set, by prefixes of names.
-        if "tests" not in source.parts and source.name != "diagnostics.py":
+        # report.py prints whatever is set, by prefixes of names.
+        if "tests" not in source.parts and source.name != "report.py":
             used |= set(
                 re.findall(
                     r"\"((?:MPSCFFI|MPSSHIM|PYTORCH)_[A-Z_]+)\"", source.read_text(encoding="utf-8", errors="replace")
