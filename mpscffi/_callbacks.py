@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mpscffi.stream import Stream
 
-__all__ = ["discard", "keep", "register", "running_stream"]
+__all__ = ["discard", "keep", "register"]
 
 #: How long the interpreter's exit waits for callbacks that are still to come.
 EXIT_SECONDS = 1.0
@@ -31,15 +31,12 @@ _kept: dict[int, object] = {}
 
 
 class _Running(threading.local):
+    """The stream whose callback runs on this thread, if one does."""
+
     stream: Stream | None = None
 
 
 _running = _Running()
-
-
-def running_stream() -> Stream | None:
-    """Return the stream whose callback runs on this thread, if one does."""
-    return _running.stream
 
 
 def register(stream: Stream, function: Callable[..., object]) -> Any:

@@ -437,7 +437,7 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     if len(shape) == 1 and not hasattr(shape[0], "__index__"):
         shape = shape[0]
     try:
-        sizes = tuple(map(operator.index, shape))
+        sizes = tuple(int(operator.index(size)) for size in shape)
     except TypeError:
         raise ArgumentTypeError(
             f"{function}: got the shape {shape!r}, expected integers or one sequence of them"
@@ -448,17 +448,25 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     return sizes
 
 
-def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], host_bound: bool = False) -> Array:
-    """Make an array with undefined contents."""
+def _allocate(shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_bound: bool = False) -> Array:
+    """Make an array with undefined contents.
+
+    `shape` is as the caller gave it to the public `function`; the usual forms cost no further call.
+    """
+    if len(shape) == 1 and type(shape[0]) is tuple:
+        shape = shape[0]
     size = 1
     for length in shape:
+        if type(length) is not int or length < 0:
+            return _allocate(_sizes(shape, function), dtype, function, host_bound)
         size *= length
     nbytes = size * dtype.itemsize
-    allocator = allocator_of(current_device())
+    device = _device._current or current_device()
+    allocator = device._allocator or allocator_of(device)
     owned = allocator.take(nbytes, host_bound) if nbytes else None
     array = _new(Array)
     array._owned = owned
-    array._block = owned or _no_bytes(allocator.device)
+    array._block = owned or _no_bytes(device)
     array._base = None
     array._memory = None
     array._offset = 0
@@ -499,7 +507,7 @@ def _contents(array: Array) -> npt.NDArray[Any]:
 
 
 def _filled_from(values: npt.NDArray[Any]) -> Array:
-    array = _allocate(values.shape, storable(values.dtype), host_bound=True)
+    array = _allocate(values.shape, storable(values.dtype), "asarray", host_bound=True)
     if array.size:
         np.copyto(_contents(array), values)
     return array
@@ -515,7 +523,7 @@ def empty(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike 
     dtype : dtype-like, optional
         float32 by default.
     """
-    return _allocate(_sizes(shape, "empty"), DEFAULT if dtype is None else device_dtype(dtype))
+    return _allocate(shape, DEFAULT if dtype is None else device_dtype(dtype), "empty")
 
 
 def zeros(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None) -> Array:
@@ -528,7 +536,7 @@ def zeros(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike 
     dtype : dtype-like, optional
         float32 by default.
     """
-    array = _allocate(_sizes(shape, "zeros"), device_dtype(dtype))
+    array = _allocate(shape, device_dtype(dtype), "zeros")
     block = array._block
     if array.size and not block.zeroed:
         stream = current_stream()
@@ -552,7 +560,7 @@ def full(
     dtype : dtype-like, optional
         float32 by default.
     """
-    array = _allocate(_sizes((shape,), "full"), device_dtype(dtype), host_bound=True)
+    array = _allocate((shape,), device_dtype(dtype), "full", host_bound=True)
     try:
         if array.size:
             _contents(array)[...] = fill_value
@@ -573,7 +581,10 @@ def ones(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike |
     dtype : dtype-like, optional
         float32 by default.
     """
-    return full(_sizes(shape, "ones"), 1, dtype=dtype)
+    array = _allocate(shape, device_dtype(dtype), "ones", host_bound=True)
+    if array.size:
+        _contents(array).fill(1)
+    return array
 
 
 def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None = None) -> Array:

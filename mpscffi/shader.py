@@ -70,7 +70,7 @@ class Argument:
 class _Frame:
     """A filled-in dispatch, kept for the next call. One call uses it at a time."""
 
-    __slots__ = ("arguments", "count", "dispatch", "group", "lengths", "slots", "threads")
+    __slots__ = ("arguments", "count", "counts_groups", "dispatch", "group", "lengths", "slots", "threads")
 
     def __init__(self, pipeline: Any, kernel: str, buffers: Sequence[Argument], codes: Sequence[int]) -> None:
         threadgroups = lib.MPS_ARGUMENT_THREADGROUP
@@ -90,14 +90,19 @@ class _Frame:
         )
         # What the struct holds now, so that equal values are not written again.
         self.threads: int | tuple[int, ...] = 0
+        self.counts_groups = False
         self.group: int | tuple[int, ...] | None = None
         self.lengths: tuple[tuple[int, int], ...] = ()
 
     def set_threads(self, threads: Any) -> None:
-        sizes = _dimensions(threads, "threads", 0)
+        sizes = _dimensions(threads, "threadgroups" if self.counts_groups else "threads", 0)
         grid = self.dispatch.grid
         grid[0], grid[1], grid[2] = (*sizes, 1, 1)[:3]
         self.threads = threads if type(threads) is int else sizes
+
+    def set_kind(self, counts_groups: bool) -> None:
+        self.counts_groups = counts_groups
+        self.dispatch.grid_kind = lib.MPS_GRID_THREADGROUPS if counts_groups else lib.MPS_GRID_THREADS
 
     def set_group(self, group: Any) -> None:
         sizes = (0, 0, 0) if group is None else (*_dimensions(group, "group_size", 1), 1, 1)[:3]
@@ -283,6 +288,7 @@ class Kernel(ProcessBound):
         *args: Any,
         threads: int | Sequence[int] | None = None,
         group_size: int | Sequence[int] | None = None,
+        threadgroups: int | Sequence[int] | None = None,
         arg_casts: str | Mapping[int, str] | None = None,
         threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None,
     ) -> None:
@@ -298,6 +304,8 @@ class Kernel(ProcessBound):
             Threads along x, y and z; by default one for each element of the first array argument.
         group_size : int or sequence of int, optional
             Threads of a threadgroup, in as many dimensions as `threads`; by default the library chooses.
+        threadgroups : int or sequence of int, optional
+            Whole threadgroups along x, y and z, in place of `threads`; needs `group_size`.
         arg_casts : str or Mapping, optional
             Convert numbers as C does to "fp16", "bf16", "int32", "int16", "int8" or "uint8": all of them, or those with
             the given argument numbers.
@@ -309,41 +317,47 @@ class Kernel(ProcessBound):
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(pipeline.pointer, self.name, self._buffers, self._codes)
-        try:
-            if self._gaps:
-                args = self._without_gaps(args)
-            if len(args) != frame.count:
-                self._refuse_count(len(args))
-            stream = _thread.stream or self._device._default_stream or default_stream(self._device)
-            if arg_casts is not None:
-                self._put_cast(frame, args, arg_casts)
-            for argument, slot in zip(args, frame.slots):  # noqa: B905, of equal length; strict=True costs 10 %
-                if type(argument) is Array:
-                    block = argument._block
-                    if block is not slot.block:
-                        slot.bind(block)
-                    if argument._offset != slot.offset:
-                        slot.set_offset(argument._offset)
-                    if not argument._plain or slot.needs:
-                        slot.examine(argument)
-                    if block.stream is not stream:
-                        stream._adopt(block)
-                else:
-                    slot.put(argument, stream)
-            if threads is None:
-                threads = _default_threads(args, self.name)
-            if threads != frame.threads:
-                frame.set_threads(threads)
-            if group_size != frame.group:
-                frame.set_group(group_size)
-            if group_size is not None:
-                _check_same_dimensions(threads, group_size)
-            if threadgroup_memory is not None or frame.lengths:
-                frame.set_threadgroup_memory(_lengths(threadgroup_memory))
-            status = _dispatch(stream._pointer, frame.dispatch)
-            if status:
-                check(status)
-        finally:
+        if self._gaps:
+            args = self._without_gaps(args)
+        if len(args) != frame.count:
+            self._refuse_count(len(args))
+        stream = _thread.stream or self._device._default_stream or default_stream(self._device)
+        if arg_casts is not None:
+            self._put_cast(frame, args, arg_casts)
+        for argument, slot in zip(args, frame.slots):  # noqa: B905, of equal length; strict=True costs 10 %
+            if type(argument) is Array:
+                block = argument._block
+                if block is not slot.block:
+                    slot.bind(block)
+                if argument._offset != slot.offset:
+                    slot.set_offset(argument._offset)
+                if not argument._plain or slot.needs:
+                    slot.examine(argument)
+                if block.stream is not stream:
+                    stream._adopt(block)
+            else:
+                slot.put(argument, stream)
+        if threadgroups is not None or frame.counts_groups:
+            frame.set_kind(threadgroups is not None)
+            if threadgroups is not None:
+                if threads is not None or group_size is None:
+                    raise InvalidArgumentError("threadgroups: expected group_size beside it, and not threads")
+                threads = threadgroups
+        if threads is None:
+            threads = _default_threads(args, self.name)
+        if threads != frame.threads:
+            frame.set_threads(threads)
+        if group_size != frame.group:
+            frame.set_group(group_size)
+        if group_size is not None:
+            _check_same_dimensions(threads, group_size)
+        if threadgroup_memory is not None or frame.lengths:
+            frame.set_threadgroup_memory(_lengths(threadgroup_memory))
+        status = _dispatch(stream._pointer, frame.dispatch)
+        if status:
+            check(status)
+        # Not after a failure, when it may be filled in by half, nor with casts, which are for one call.
+        if arg_casts is None:
             self._frames.append(frame)
 
     def _put_cast(self, frame: _Frame, args: tuple[Any, ...], casts: str | Mapping[int, str]) -> None:
@@ -394,7 +408,7 @@ def _check_same_dimensions(threads: Any, group: Any) -> None:
     dimensions = [1 if hasattr(size, "__index__") else len(size) for size in (threads, group)]
     if dimensions[0] != dimensions[1]:
         raise InvalidArgumentError(
-            f"group_size: got {group!r} of {dimensions[1]} dimensions, expected {dimensions[0]} as `threads` has"
+            f"group_size: got {group!r} of {dimensions[1]} dimensions, expected {dimensions[0]} as the grid has"
         )
 
 
@@ -478,7 +492,7 @@ class ShaderLibrary(ProcessBound):
     ``dir(library)`` and iteration give the kernels' names, and nothing else is an attribute, so that any name is free.
     """
 
-    __slots__ = ("__device", "__handle", "__kernels", "__names")
+    __slots__ = ("__device", "__dict__", "__handle", "__kernels", "__names")
 
     def __init__(self, pointer: Any, device: Device) -> None:
         self.__handle = Handle(pointer, lib.mps_library_release)
@@ -504,7 +518,9 @@ class ShaderLibrary(ProcessBound):
         return kernel
 
     def __getattr__(self, name: str) -> Kernel:
-        return self[name]
+        # Kept as an attribute, so that the next look-up does not come here.
+        kernel = self.__dict__[name] = self[name]
+        return kernel
 
     def __dir__(self) -> list[str]:
         return list(self.__names)

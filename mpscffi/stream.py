@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 
-from mpscffi._callbacks import discard, register, running_stream
+from mpscffi._callbacks import _running, discard, register
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
@@ -140,7 +140,7 @@ class Stream(ProcessBound):
         TimeoutError
             If the work is not complete in time; it goes on.
         """
-        if running_stream() is self:
+        if _running.stream is self:
             raise StateError(
                 f"synchronize: called by a callback of the same stream ({self.label!r}), whose later work waits for it"
             )
@@ -371,10 +371,14 @@ def synchronize(timeout: float | None = None) -> None:
 
 def wait_for_block(block: Block) -> None:
     """Wait for the work that uses a block, and raise what failed in it."""
-    if block.stream is None:
+    stream = block.stream
+    if stream is None:
         return
-    inside = running_stream()
-    for one in (block.stream, *(block.others or ())):
+    inside = _running.stream
+    if inside is None and block.others is None:
+        stream.synchronize()
+        return
+    for one in (stream, *(block.others or ())):
         if inside is None or one is not inside:
             one.synchronize()
         elif block.in_use():

@@ -238,6 +238,25 @@ def test_ctrl_c_ends_a_wait(run: Any, wait: str) -> None:
     assert result.stdout.strip() == "interrupted True"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_ends_a_compile(run: Any, tmp_path: Any) -> None:
+    compiler = tmp_path / "clang"
+    compiler.write_text("#!/bin/sh\nsleep 47\n")
+    compiler.chmod(0o755)
+    script = """
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), 2)).start()
+        begin = time.monotonic()
+        try:
+            mpscffi.compile_shader(SOURCE)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - begin < 10)
+        print(os.popen("pgrep -f 'sleep 4[7]'").read().split(), mpscffi.ones(1).tolist())
+    """
+    result = run(script, MPSCFFI_CXX=str(compiler), MPSCFFI_CACHE_DIR=str(tmp_path / "cache"), timeout=60)
+    quiet(result)
+    assert result.stdout.splitlines() == ["interrupted True", "[] [1.0]"]
+
+
 # ---- import
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,21 @@ def test_every_thread_of_a_grid_runs_once(basics: Any, threads: Any, group: Any)
     assert count.numpy().tolist() == [1] * int(np.prod(sizes)) + [0]
 
 
+@pytest.mark.parametrize(("groups", "size"), [(3, 32), ((2, 3), (4, 5)), ((2, 1, 3), (3, 2, 1)), (1, 1), (0, 4)])
+def test_a_grid_of_whole_threadgroups(basics: Any, groups: Any, size: Any) -> None:
+    total = int(np.prod(groups) * np.prod(size))
+    kernel = basics[f"visit{np.size(groups)}"]
+    for keywords in ({"threadgroups": groups}, {"threads": tuple(np.multiply(groups, size).reshape(-1))}) * 2:
+        count = mpscffi.zeros(total + 1, dtype=np.uint32)
+        kernel(count, group_size=size if "threadgroups" in keywords else tuple(np.reshape(size, -1)), **keywords)
+        assert count.tolist() == [1] * total + [0]
+    for keywords in ({}, {"threads": 3, "group_size": size}):
+        with pytest.raises(ValueError, match="threadgroups: expected group_size beside it"):
+            kernel(count, threadgroups=groups, **keywords)
+    with pytest.raises(ValueError, match="threadgroups: got -1"):
+        basics.visit1(count, threadgroups=-1, group_size=3)
+
+
 def test_groups_at_the_edge_are_smaller(basics: Any) -> None:
     actual, asked = mpscffi.zeros(70, dtype=np.uint32), mpscffi.zeros(70, dtype=np.uint32)
     basics.group_shape(actual, asked, threads=70, group_size=32)
@@ -436,6 +452,15 @@ def test_casts(basics: Any) -> None:
     # A cast is for one call.
     with pytest.raises(errors.InvalidArgumentError, match="for int"):
         basics.lists(out, [0.5, 1.5], [2**32 + 7, -1])
+
+
+def test_a_call_that_fails_leaves_no_casts_behind(basics: Any) -> None:
+    out = mpscffi.zeros(1)
+    for first, casts in ((out, {0: "fp16", 1: "uint8", 2: "uint8"}), ("wrong", "uint8")):
+        with contextlib.suppress(errors.ArgumentTypeError):
+            basics.lists(first, mpscffi.ones(1) if first is out else [1.5], [300], arg_casts=casts)
+        basics.lists(out, [1.5], [300])
+        assert out.item() == 301.5
 
 
 @pytest.mark.parametrize("casts", ["fp32", {1: "double"}, {9: "fp16"}, {-1: "fp16"}])
@@ -786,6 +811,27 @@ def test_options(device: mpscffi.Device, tmp_path: Path) -> None:
         mpscffi.compile_shader(source, math_mode="exact")
     with pytest.raises(errors.ArgumentTypeError, match="defines"):
         mpscffi.compile_shader(source, defines="STEP=5")
+
+
+def test_a_fault_of_the_compiler_is_an_error(device: mpscffi.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device.backend != "host":
+        pytest.skip("mslc is the host device's")
+    from mpscffi.mslc import provider
+
+    def fail(*_: object) -> Any:
+        raise ZeroDivisionError("in the compiler")
+
+    library = mpscffi.compile_shader("kernel void f(device int* x) { x[0] = 1; }")
+    for name in ("check", "build"):
+        monkeypatch.setattr(provider, name, fail)
+    with pytest.raises(errors.InternalError, match="ZeroDivisionError: in the compiler"):
+        mpscffi.compile_shader("kernel void f(device int* x) { x[0] = 1; }")
+    with pytest.raises(errors.InternalError, match="ZeroDivisionError: in the compiler"):
+        library.f(mpscffi.zeros(1, dtype=np.int32), threads=1)
+    monkeypatch.undo()
+    x = mpscffi.zeros(1, dtype=np.int32)
+    library.f(x, threads=1)
+    assert x.item() == 1
 
 
 def test_double_is_refused(device: mpscffi.Device) -> None:
