@@ -9,22 +9,15 @@ import numpy.typing as npt
 
 from mpscffi.errors import ArgumentTypeError
 
-__all__ = ["DEFAULT", "bfloat16", "device_dtype", "storable"]
+__all__ = ["DEFAULT", "device_dtype", "storable"]
 
 DEFAULT = np.dtype(np.float32)
-
-try:
-    from ml_dtypes import bfloat16 as _bfloat16
-except ImportError:
-    #: The dtype of bfloat16 arrays; None unless ml_dtypes is installed.
-    bfloat16: np.dtype[Any] | None = None
-else:
-    bfloat16 = np.dtype(_bfloat16)
 
 _NAMES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "complex64",
 )  # fmt: skip
-_SUPPORTED = frozenset(np.dtype(name) for name in _NAMES) | ({bfloat16} if bfloat16 is not None else set())
+#: bfloat16 joins them when the first array has it, so that ml_dtypes is imported only by those who use it.
+_SUPPORTED = {np.dtype(name) for name in _NAMES}
 
 #: dtype arguments as given, and what they mean; only what is supported, so it stays small.
 _known: dict[object, np.dtype[Any]] = {}
@@ -50,9 +43,7 @@ def device_dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     except (KeyError, TypeError):
         pass
     if isinstance(dtype, str) and dtype == "bfloat16":
-        if bfloat16 is None:
-            raise ArgumentTypeError("dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
-        found = bfloat16
+        found = storable(_bfloat16())
     else:
         try:
             found = np.dtype(dtype)
@@ -89,11 +80,23 @@ def storable(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return native
     if native in _SUPPORTED:
         return native
+    if native.name == "bfloat16":
+        _SUPPORTED.add(native)
+        return native
     hint = {"float64": "float32", "longdouble": "float32", "complex128": "complex64"}.get(dtype.name)
     raise ArgumentTypeError(
         f"dtype {dtype} is not one that Metal has"
         + (f": convert to {hint} first, as by astype" if hint else f"; expected one of {', '.join(_NAMES)}, bfloat16")
     )
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        raise ArgumentTypeError("dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(bfloat16)
+    return dtype
 
 
 def _check_fields(dtype: np.dtype[Any], whole: str) -> None:

@@ -6,7 +6,6 @@ import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mpscffi import _compiler
@@ -32,7 +31,6 @@ _MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast
 _dispatch = lib.mps_queue_dispatch
 
 
-@dataclass(frozen=True)
 class Argument:
     """One parameter of a kernel that a call gives.
 
@@ -56,15 +54,43 @@ class Argument:
         Whether exactly one element is read (``constant T&``).
     """
 
-    name: str
-    kind: str
-    index: int
-    access: str
-    type_name: str
-    data_type: str
-    data_size: int
-    data_align: int
-    is_reference: bool
+    __slots__ = (
+        "access",
+        "data_align",
+        "data_size",
+        "data_type",
+        "index",
+        "is_reference",
+        "kind",
+        "name",
+        "type_name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        index: int,
+        access: str,
+        type_name: str,
+        data_type: str,
+        data_size: int,
+        data_align: int,
+        is_reference: bool,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.index = index
+        self.access = access
+        self.type_name = type_name
+        self.data_type = data_type
+        self.data_size = data_size
+        self.data_align = data_align
+        self.is_reference = is_reference
+
+    def __repr__(self) -> str:
+        type_name = f"{self.type_name}{'&' if self.is_reference else '*'} " if self.type_name else ""
+        return f"<mpscffi.shader.Argument {self.kind} {self.index}: {type_name}{self.name}>"
 
 
 class _Frame:
