@@ -120,6 +120,17 @@ def test_headers_of_the_user(any_compiler: None, tmp_path: Path) -> None:
     assert "'sub/more.h' file not found" in log_of(source, options)
 
 
+def test_a_header_that_comes_before_another(any_compiler: None, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "sub").mkdir(parents=True)
+    (second / "sub").mkdir(parents=True)
+    (second / "sub" / "own.h").write_text("kernel void late() {}")
+    options = Options(include_dirs=[str(first), str(second)])
+    assert provider.check("#include <sub/own.h>\n", options).kernels == ["late"]
+    (first / "sub" / "own.h").write_text("kernel void early() {}")
+    assert provider.check("#include <sub/own.h>\n", options).kernels == ["early"]
+
+
 # ---------------------------------------------------------------- function constants
 
 TILE = HEAD + (

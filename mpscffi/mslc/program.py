@@ -92,6 +92,19 @@ class Program:
         return self._text.headers
 
     @property
+    def absent_headers(self) -> list[str]:
+        """Paths at which a header, if it were there, would be included in place of one of `headers`."""
+        absent: dict[str, None] = {}
+        places = [os.path.abspath(place) for place in self._options.include_dirs]
+        includers = [os.path.dirname(header) for header in self.headers]
+        for header in self.headers:
+            for number, place in enumerate(places):
+                if header.startswith(place + os.sep):
+                    name = header[len(place) + 1 :]
+                    absent.update(dict.fromkeys(os.path.join(other, name) for other in [*places[:number], *includers]))
+        return [path for path in absent if not os.path.exists(path)]
+
+    @property
     def rewritten(self) -> Rewriter:
         """The source as C++."""
         return self._rewritten

@@ -210,7 +210,8 @@ class _Compiler:
         program = self.program(source, options)
         program.check()
         listing = listing_of(program.rewritten)
-        headers = "".join(f"{_file_digest(path)} {path}\n" for path in program.headers)
+        paths = [*program.headers, *program.absent_headers]
+        headers = "".join(f"{_file_digest(path)} {path}\n" for path in paths)
         self._last = (key + headers, program)
         text = f"{headers}\n{listing.text()}" if headers else f"\n\n{listing.text()}"
         self.cache.store_bytes(key, ".txt", text.encode("utf-8", "surrogateescape"))
