@@ -491,8 +491,10 @@ def _constant_values(library: Any, given: Mapping[Any, Any]) -> tuple[Any, list[
             data = ffi.new("char[]", _constant_bytes(value, data_type))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"function constant {name!r}: {error}") from None
-        keep.append(data)
-        target.name = ffi.NULL
+        # By name if so given: in a metallib one name may have several indices, and one index several names.
+        text = ffi.new("char[]", name.encode()) if isinstance(key, str) else ffi.NULL
+        keep.append((data, text))
+        target.name = text
         target.index = index
         target.data_type = data_type
         target.value = data
