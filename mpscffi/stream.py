@@ -355,8 +355,12 @@ def synchronize(timeout: float | None = None) -> None:
         If work is not complete in time; it goes on.
     """
     device = current_device()
+    default = device._default_stream or default_stream(device)
+    if len(_live) == 1:
+        # The usual case: there is no other stream to look at.
+        default.synchronize(timeout)
+        return
     failures: list[ExecutionError] = []
-    default_stream(device)
     for one in live_streams():
         if one.device is device:
             try:
