@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .tokens import IDENTIFIER, NUMBER
+from .numbers import integer_value
+from .tokens import IDENTIFIER
 
 if TYPE_CHECKING:
     from .declarations import Attribute, Attributes, Function
     from .tokens import Tokens
 
 BUFFER_SLOTS = 31
+_QUALIFIERS = {"const", "volatile", "restrict", "coherent"}
 ADDRESS_SPACES = {
     "device",
     "thread",
@@ -64,18 +67,14 @@ _OTHER_TYPES = {
     for lanes in ("", "2", "3", "4")
 } | {"uint4", "ushort4", "void"}
 _UNSUPPORTED_TYPES = (
-    ("texture", "textures are"),
-    ("depth", "depth textures are"),
-    ("sampler", "samplers are"),
-    ("acceleration_structure", "ray tracing is"),
-    ("instance_acceleration_structure", "ray tracing is"),
-    ("primitive_acceleration_structure", "ray tracing is"),
-    ("intersection_function_table", "ray tracing is"),
-    ("visible_function_table", "function tables are"),
-    ("imageblock", "imageblocks are"),
-    ("tensor", "tensors are"),
-    ("command_buffer", "indirect command buffers are"),
-    ("compute_command", "indirect command buffers are"),
+    (re.compile(r"texture\w+"), "textures are"),
+    (re.compile(r"depth(?:2d|cube)\w*"), "textures are"),
+    (re.compile(r"sampler"), "samplers are"),
+    (re.compile(r"(?:instance_|primitive_)?acceleration_structure|intersection_function_table"), "ray tracing is"),
+    (re.compile(r"visible_function_table"), "function tables are"),
+    (re.compile(r"imageblock"), "imageblocks are"),
+    (re.compile(r"tensor"), "tensors are"),
+    (re.compile(r"command_buffer|compute_command"), "indirect command buffers are"),
 )
 _UNSUPPORTED_ATTRIBUTES = {
     "texture": "textures are",
@@ -145,26 +144,17 @@ def declared_name(tokens: Tokens, indices: list[int]) -> int | None:
     """Return the token that names a parameter or variable, out of its plain tokens; None if it has no name."""
     depth = 0
     names: list[int] = []
-    seen_type = False
     for index in indices:
         text = tokens.text[index]
-        if text == "[":
-            depth += 1
-        elif text == "]":
-            depth -= 1
-        elif text == "=" and depth == 0:
+        depth += (text == "[") - (text == "]")
+        if text == "=" and depth == 0:
             break
-        elif depth == 0 and tokens.kind[index] == IDENTIFIER:
+        if depth == 0 and tokens.kind[index] == IDENTIFIER and text not in ADDRESS_SPACES | _QUALIFIERS:
             names.append(index)
-            seen_type = True
-    if not seen_type or not names:
+    if len(names) < 2 or tokens.text[names[-1] - 1] == "::":
         return None
-    last = names[-1]
-    after = [index for index in indices if index > last and tokens.text[index] in (">", "*", "&", "::")]
-    words = [index for index in names if tokens.text[index] not in ADDRESS_SPACES | {"const", "volatile", "restrict"}]
-    if after or len(words) < 2 or tokens.text[last - 1] == "::" or last not in words:
-        return None
-    return last
+    is_type = any(index > names[-1] and tokens.text[index] in (">", "*", "&", "::") for index in indices)
+    return None if is_type else names[-1]
 
 
 class ParameterReader:
@@ -182,7 +172,7 @@ class ParameterReader:
         self.tokens = tokens
         self.attributes = attributes
         self.function = function
-        self._buffers: dict[int, int] = {}
+        self._buffers: set[int] = set()
         self._threadgroups: set[int] = set()
 
     def read(self) -> list[Parameter]:
@@ -217,7 +207,7 @@ class ParameterReader:
         name = self.tokens.text[name_token] if name_token is not None else ""
         parameter = Parameter(name, self._type_name(plain, name_token), "")
         attributes = self.attributes.within(part[0], part[-1] + 1)
-        self._refuse_unsupported(plain, texts, attributes, name)
+        self._refuse_unsupported(plain, name_token, attributes)
         is_optional = next((item for item in attributes if item.name == "function_constant"), None)
         for attribute in attributes:
             if attribute.name in BUILTIN_INPUTS:
@@ -226,7 +216,7 @@ class ParameterReader:
             elif attribute.name == "buffer":
                 parameter.role = self._buffer(attribute, texts, is_optional)
             elif attribute.name == "threadgroup":
-                parameter.role = self._threadgroup(attribute)
+                parameter.role = f"mslc::threadgroup_buffer, {self._slot(attribute, self._threadgroups, False)}"
             elif attribute.name not in ("function_constant", "user", "maybe_unused"):
                 raise ParameterError(
                     f"attribute '{attribute.name}' of parameter '{name}' is not supported on the host device",
@@ -243,33 +233,20 @@ class ParameterReader:
             if index == name_token or (depth == 0 and text == "["):
                 break
             depth += (text == "<") - (text == ">")
-            if depth == 0 and text in ADDRESS_SPACES | {
-                "const",
-                "volatile",
-                "restrict",
-                "*",
-                "&",
-                "(",
-                ")",
-                "coherent",
-            }:
+            if depth == 0 and (text in ADDRESS_SPACES or text in _QUALIFIERS or text in ("*", "&", "(", ")")):
                 continue
             kept.append(index)
         return self.tokens.spelled(kept)
 
-    def _refuse_unsupported(self, plain: list[int], texts: list[str], attributes: list[Attribute], name: str) -> None:
-        for index, text in zip(plain, texts, strict=True):
-            for prefix, what in _UNSUPPORTED_TYPES:
-                if text == prefix or (
-                    prefix in ("texture", "depth")
-                    and text.startswith(prefix)
-                    and text[len(prefix) : len(prefix) + 1].isdigit()
-                ):
-                    if text == name and text != texts[0]:
-                        continue
-                    raise ParameterError(
-                        f"parameter '{name}' of type '{text}': {what} not supported on the host device", index
-                    )
+    def _refuse_unsupported(self, plain: list[int], name_token: int | None, attributes: list[Attribute]) -> None:
+        name = self.tokens.text[name_token] if name_token is not None else ""
+        for index in plain:
+            text = self.tokens.text[index]
+            what = next((what for pattern, what in _UNSUPPORTED_TYPES if pattern.fullmatch(text)), None)
+            if what is not None and index != name_token:
+                raise ParameterError(
+                    f"parameter '{name}' of type '{text}': {what} not supported on the host device", index
+                )
         for attribute in attributes:
             if attribute.name in _UNSUPPORTED_ATTRIBUTES:
                 what = _UNSUPPORTED_ATTRIBUTES[attribute.name]
@@ -291,52 +268,29 @@ class ParameterReader:
                 attribute.start,
             )
 
-    def _slot(self, attribute: Attribute) -> tuple[str, int | None]:
-        """Return the text of an attribute's number, and its value where that is a literal."""
+    def _slot(self, attribute: Attribute, taken: set[int], is_optional: bool) -> str:
+        """Return the text of an attribute's number, which is taken from now on if it is known before C++ reads it."""
         text = self.tokens.spelled(attribute.arguments) or "0"
-        if len(attribute.arguments) <= 1 and (
-            not attribute.arguments or self.tokens.kind[attribute.arguments[0]] == NUMBER
-        ):
-            try:
-                return text, int(text.rstrip("uUlL"), 0)
-            except ValueError:
-                pass
-        return text, None
+        value = integer_value(text)
+        if value is None:
+            return f"({text})"
+        if not 0 <= value < BUFFER_SLOTS:
+            raise ParameterError(
+                f"'{attribute.name}' attribute parameter is out of bounds: {value}, "
+                f"must be between 0 and {BUFFER_SLOTS - 1}",
+                attribute.start,
+            )
+        if value in taken and not is_optional:
+            raise ParameterError(f"{attribute.name} index {value} is taken by another parameter", attribute.start)
+        taken.add(value)
+        return str(value)
 
     def _buffer(self, attribute: Attribute, texts: list[str], optional: Attribute | None) -> str:
-        text, value = self._slot(attribute)
-        if value is not None:
-            if value >= BUFFER_SLOTS:
-                raise ParameterError(
-                    f"'buffer' attribute parameter is out of bounds: {value}, must be between 0 and {BUFFER_SLOTS - 1}",
-                    attribute.start,
-                )
-            if value in self._buffers and optional is None:
-                raise ParameterError(f"buffer index {value} is taken by another parameter", attribute.start)
-            if optional is None:
-                self._buffers[value] = attribute.start
-            else:
-                self._buffers.setdefault(value, attribute.start)
-            text = str(value)
-        else:
-            text = f"({text})"
+        slot = self._slot(attribute, self._buffers, optional is not None)
         kind = _buffer_kind(texts)
         if optional is not None:
             kind = f"({self.tokens.spelled(optional.arguments)}) ? {kind} : mslc::absent"
-        return f"{kind}, {text}"
-
-    def _threadgroup(self, attribute: Attribute) -> str:
-        text, value = self._slot(attribute)
-        if value is not None:
-            if value >= BUFFER_SLOTS:
-                raise ParameterError(
-                    f"'threadgroup' attribute parameter is out of bounds: {value}, "
-                    f"must be between 0 and {BUFFER_SLOTS - 1}",
-                    attribute.start,
-                )
-            self._threadgroups.add(value)
-            return f"mslc::threadgroup_buffer, {value}"
-        return f"mslc::threadgroup_buffer, ({text})"
+        return f"{kind}, {slot}"
 
     def _automatic(self, part: list[int]) -> str:
         """Return the role of a parameter without a telling attribute: the next free slot."""
@@ -354,7 +308,7 @@ class ParameterReader:
         slot = next(number for number in range(BUFFER_SLOTS + 1) if number not in self._buffers)
         if slot == BUFFER_SLOTS:
             raise ParameterError(f"kernel '{self.function.name}' takes more than {BUFFER_SLOTS} buffers", part[0])
-        self._buffers[slot] = part[0]
+        self._buffers.add(slot)
         return f"{_buffer_kind(texts)}, {slot}"
 
 
