@@ -409,7 +409,7 @@ typedef struct mps_constant_value {
 
 typedef struct mps_compile_request {
   size_t struct_size;
-  const char *source;
+  const char *source; /* Metal source, or the bytes of a metallib, which begin with "MTLB" */
   size_t source_length;
   const char *kernel; /* NULL: check the whole source and list it; else: build this kernel */
   const mps_compile_options *options;      /* never NULL */
