@@ -251,7 +251,7 @@ mps_status metal_encode_wait(mps_queue *handle, mps_event *event, uint64_t value
     MPS_TRY(metal_segment_open(queue, &segment));
     MPS_TRY(metal_segment_reserve(segment, 1));
     metal_end_encoder(queue);
-    metal_segment_hold_event(segment, event);
+    metal_segment_hold_event(segment, event, value);
     [segment->commands encodeWaitForEvent:metal_event_shared(event) value:value];
     metal_segment_count(queue);
     return MPS_STATUS_OK;

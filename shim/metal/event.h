@@ -17,6 +17,9 @@ mps_status metal_event_add_source(mps_event *event, metal_failure *failure);
 /* Set the event to `value` unless it is there already, and wake who waits; `time` is 0 for a signal by the CPU. */
 void metal_event_raise(mps_event *event, uint64_t value, uint64_t time);
 
+/* Run `block` on a dispatch queue when the event gets to `value`. false, and it is not run, if the event is there. */
+bool metal_event_when_reached(mps_event *event, uint64_t value, dispatch_queue_t queue, dispatch_block_t block);
+
 bool metal_event_reached(const mps_event *event, uint64_t value);
 
 /* Wait for a semaphore; false once `timeout` nanoseconds have passed. */

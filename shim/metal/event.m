@@ -4,13 +4,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Someone who waits for a value: a thread, on whose stack this lies, or a callback. */
+/* Someone who waits for a value: a thread, on whose stack this lies, or a block. */
 typedef struct event_waiter {
   struct event_waiter *next;
   uint64_t value;
-  dispatch_semaphore_t wake; /* NULL for a callback */
-  mps_callback_fn callback;
-  void *user;
+  dispatch_semaphore_t wake; /* nil for a block */
+  dispatch_queue_t queue;    /* held */
+  dispatch_block_t block;    /* held */
 } event_waiter;
 
 typedef struct metal_event {
@@ -43,11 +43,17 @@ mps_status metal_event_open(mps_event *event) {
   });
 }
 
+static void free_waiter(event_waiter *waiter) {
+  [(id)waiter->queue release];
+  Block_release(waiter->block);
+  free(waiter);
+}
+
 void metal_event_close(mps_event *event) {
   metal_event *impl = event->impl;
   while (impl->waiters != NULL) {
     event_waiter *next = impl->waiters->next;
-    free(impl->waiters); /* a callback: a thread that waits has a handle */
+    free_waiter(impl->waiters); /* a block: a thread that waits has a handle */
     impl->waiters = next;
   }
   for (uint32_t i = 0; i < impl->source_count; i++) {
@@ -79,16 +85,6 @@ void metal_event_info(mps_event *event, mps_event_info *info) {
   pthread_mutex_unlock(&impl->lock);
 }
 
-/* Callbacks have a thread of their own, one for all events, so that they may wait for any queue. */
-static dispatch_queue_t callback_queue(void) {
-  static dispatch_queue_t queue;
-  static dispatch_once_t once;
-  dispatch_once(&once, ^{
-    queue = dispatch_queue_create("mpscffi.events", DISPATCH_QUEUE_SERIAL);
-  });
-  return queue;
-}
-
 /* Wake who waits for a value that is reached. With the lock held. */
 static void wake_reached(metal_event *event) {
   event_waiter **link = &event->waiters;
@@ -103,12 +99,8 @@ static void wake_reached(metal_event *event) {
       dispatch_semaphore_signal(waiter->wake);
       continue;
     }
-    mps_callback_fn callback = waiter->callback;
-    void *user = waiter->user;
-    free(waiter);
-    dispatch_async(callback_queue(), ^{
-      callback(user);
-    });
+    dispatch_async(waiter->queue, waiter->block);
+    free_waiter(waiter);
   }
 }
 
@@ -217,22 +209,42 @@ mps_status metal_event_wait(mps_event *event, uint64_t value, uint64_t timeout) 
   }
 }
 
-mps_status metal_event_notify(mps_event *event, uint64_t value, mps_callback_fn callback, void *user) {
+bool metal_event_when_reached(mps_event *event, uint64_t value, dispatch_queue_t queue, dispatch_block_t block) {
   metal_event *impl = event->impl;
-  event_waiter *waiter = malloc(sizeof *waiter);
-  if (waiter == NULL) {
-    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for an event's callback");
-  }
+  event_waiter *waiter = calloc(1, sizeof *waiter);
   pthread_mutex_lock(&impl->lock);
-  bool reached = impl->value >= value;
-  if (!reached) {
-    *waiter = (event_waiter){.next = impl->waiters, .value = value, .callback = callback, .user = user};
+  bool waits = impl->value < value && waiter != NULL;
+  if (waits) {
+    *waiter = (event_waiter){.next = impl->waiters,
+                             .value = value,
+                             .queue = (dispatch_queue_t)[(id)queue retain],
+                             .block = Block_copy(block)};
     impl->waiters = waiter;
   }
   pthread_mutex_unlock(&impl->lock);
-  if (reached) {
+  if (!waits) {
     free(waiter);
-    callback(user);
+  }
+  return waits;
+}
+
+/* Callbacks have a thread of their own, one for all events, so that they may wait for any queue. */
+static dispatch_queue_t callback_queue(void) {
+  static dispatch_queue_t queue;
+  static dispatch_once_t once;
+  dispatch_once(&once, ^{
+    queue = dispatch_queue_create("mpscffi.events", DISPATCH_QUEUE_SERIAL);
+  });
+  return queue;
+}
+
+mps_status metal_event_notify(mps_event *event, uint64_t value, mps_callback_fn callback, void *user) {
+  @autoreleasepool {
+    if (!metal_event_when_reached(event, value, callback_queue(), ^{
+          callback(user);
+        })) {
+      callback(user);
+    }
   }
   return MPS_STATUS_OK;
 }

@@ -35,6 +35,7 @@ typedef enum metal_hold_kind {
 typedef struct metal_hold {
   metal_hold_kind kind;
   void *object;
+  uint64_t value; /* that an event is waited for */
 } metal_hold;
 
 struct metal_segment {
@@ -121,7 +122,7 @@ mps_status metal_segment_reserve(metal_segment *segment, size_t count);
 /* Keep something alive, for which room was reserved. */
 void metal_segment_hold_buffer(metal_segment *segment, mps_buffer *buffer);
 void metal_segment_hold_pipeline(metal_segment *segment, mps_pipeline *pipeline);
-void metal_segment_hold_event(metal_segment *segment, mps_event *event);
+void metal_segment_hold_event(metal_segment *segment, mps_event *event, uint64_t value);
 void metal_segment_hold_native(metal_segment *segment, id object);
 
 /* The open encoder of a kind, which ends the other one; nil with an error set if Metal gives none. */

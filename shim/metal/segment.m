@@ -54,27 +54,27 @@ mps_status metal_segment_reserve(metal_segment *segment, size_t count) {
   return MPS_STATUS_OK;
 }
 
-static void add_hold(metal_segment *segment, metal_hold_kind kind, void *object) {
-  segment->holds[segment->hold_count++] = (metal_hold){.kind = kind, .object = object};
+static void add_hold(metal_segment *segment, metal_hold_kind kind, void *object, uint64_t value) {
+  segment->holds[segment->hold_count++] = (metal_hold){.kind = kind, .object = object, .value = value};
 }
 
 void metal_segment_hold_buffer(metal_segment *segment, mps_buffer *buffer) {
   mps_buffer_begin_use(buffer);
-  add_hold(segment, METAL_HOLD_BUFFER, buffer);
+  add_hold(segment, METAL_HOLD_BUFFER, buffer, 0);
 }
 
 void metal_segment_hold_pipeline(metal_segment *segment, mps_pipeline *pipeline) {
   mps_pipeline_hold(pipeline);
-  add_hold(segment, METAL_HOLD_PIPELINE, pipeline);
+  add_hold(segment, METAL_HOLD_PIPELINE, pipeline, 0);
 }
 
-void metal_segment_hold_event(metal_segment *segment, mps_event *event) {
+void metal_segment_hold_event(metal_segment *segment, mps_event *event, uint64_t value) {
   mps_event_hold(event);
-  add_hold(segment, METAL_HOLD_EVENT, event);
+  add_hold(segment, METAL_HOLD_EVENT, event, value);
 }
 
 void metal_segment_hold_native(metal_segment *segment, id object) {
-  add_hold(segment, METAL_HOLD_NATIVE, [object retain]);
+  add_hold(segment, METAL_HOLD_NATIVE, [object retain], 0);
 }
 
 static void release_holds(metal_segment *segment) {
@@ -332,8 +332,29 @@ static void complete(metal_segment *segment, const char *failure, uint64_t start
   retire(queue);
 }
 
+static void completed(metal_segment *segment);
+
+/* The GPU signals an event before Metal tells that the command buffer with the signal is complete. So a segment that
+ * has waited for one may be told of first: then it waits again, that whoever sees it complete sees complete what it
+ * followed. true if it has to, and completed() is called again. */
+static bool follows_incomplete(metal_segment *segment) {
+  for (size_t i = 0; i < segment->hold_count; i++) {
+    const metal_hold *hold = &segment->holds[i];
+    if (hold->kind == METAL_HOLD_EVENT &&
+        metal_event_when_reached(hold->object, hold->value, segment->queue->handler_queue, ^{
+          completed(segment);
+        })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static void completed(metal_segment *segment) {
   @autoreleasepool {
+    if (follows_incomplete(segment)) {
+      return;
+    }
     char failure[METAL_FAILURE_BYTES];
     bool failed = [segment->commands status] == MTLCommandBufferStatusError;
     if (failed) {

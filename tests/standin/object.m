@@ -36,7 +36,7 @@ typedef struct tail {
   void *next_dead;
 } tail;
 
-static _Atomic long live;
+static long live;
 static bool zombies;
 static _Atomic(void *) graveyard; /* dead objects stay reachable, lest they count as leaks */
 
@@ -45,13 +45,49 @@ static tail *tail_of(id object) {
   return (tail *)(void *)((char *)object + size);
 }
 
+/* Live objects of each class, for whoever has to find a leak. */
+static pthread_mutex_t census_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+  const char *name;
+  long count;
+} census[128];
+
+static void count_object(Class kind, long change) {
+  const char *name = class_getName(kind);
+  pthread_mutex_lock(&census_lock);
+  size_t i = 0;
+  while (census[i].name != NULL && strcmp(census[i].name, name) != 0) {
+    i++;
+  }
+  census[i].name = name;
+  census[i].count += change;
+  live += change;
+  pthread_mutex_unlock(&census_lock);
+}
+
 long standin_live_objects(void) {
-  return atomic_load(&live);
+  pthread_mutex_lock(&census_lock);
+  long count = live;
+  pthread_mutex_unlock(&census_lock);
+  return count;
+}
+
+size_t standin_live_classes(char *text, size_t size) {
+  size_t used = 0;
+  pthread_mutex_lock(&census_lock);
+  for (size_t i = 0; census[i].name != NULL; i++) {
+    if (census[i].count != 0) {
+      int length = snprintf(text + used, used < size ? size - used : 0, "%ld %s\n", census[i].count, census[i].name);
+      used += (size_t)length;
+    }
+  }
+  pthread_mutex_unlock(&census_lock);
+  return used;
 }
 
 id standin_immortal(id object) {
   if (!atomic_exchange(&tail_of(object)->immortal, true)) {
-    atomic_fetch_sub(&live, 1);
+    count_object(object->kind, -1);
   }
   return object;
 }
@@ -88,7 +124,7 @@ __attribute__((objc_root_class))
   id object = calloc(1, size + sizeof(tail));
   object->kind = (Class)self;
   atomic_store(&tail_of(object)->references, 1);
-  atomic_fetch_add(&live, 1);
+  count_object((Class)self, 1);
   return object;
 }
 + (instancetype)new {
@@ -127,7 +163,7 @@ __attribute__((objc_root_class))
 }
 - (void)dealloc {
   if (!atomic_load(&tail_of(self)->immortal)) {
-    atomic_fetch_sub(&live, 1);
+    count_object(kind, -1);
   }
   if (!zombies) {
     free(self);

@@ -2,13 +2,20 @@
 #ifndef STANDIN_H
 #define STANDIN_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+#pragma GCC visibility push(default)
+
 /* Objects of Foundation, libdispatch and Metal that exist, those excepted that live as long as the process: devices,
  * the shared managers, constant strings. Exact after standin_settle(). */
 long standin_live_objects(void);
+
+/* The same by classes, a line "COUNT CLASS" for each, as snprintf writes into a buffer. */
+size_t standin_live_classes(char *text, size_t size);
 
 /* Wait until no command buffer is in flight and no dispatch queue has work. */
 void standin_settle(void);
@@ -20,6 +27,8 @@ long standin_get(const char *name);
 
 /* The last signpost as "type subsystem/category id name: text". */
 const char *standin_last_signpost(void);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }
