@@ -25,7 +25,7 @@ class _Interrupt(threading.local):
 
 _interrupt = _Interrupt()
 _installed = False
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def install() -> None:

@@ -362,7 +362,7 @@ def readable(size: int) -> str:
     return f"{size / 1024**power:.2f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
 
-_open_lock = threading.Lock()
+_open_lock = threading.RLock()
 
 
 def allocator_of(device: Device) -> Allocator:

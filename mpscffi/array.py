@@ -434,7 +434,7 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, ...]:
     """Read sizes given one by one or as one sequence."""
-    if len(shape) == 1 and not hasattr(shape[0], "__index__"):
+    if len(shape) == 1 and hasattr(shape[0], "__len__"):
         shape = shape[0]
     try:
         sizes = tuple(int(operator.index(size)) for size in shape)

@@ -117,24 +117,24 @@ class _Frame:
         # What the struct holds now, so that equal values are not written again.
         self.threads: int | tuple[int, ...] = 0
         self.counts_groups = False
-        self.group: int | tuple[int, ...] | None = None
+        self.group: tuple[int, ...] | None = None
         self.lengths: tuple[tuple[int, int], ...] = ()
 
-    def set_threads(self, threads: Any) -> None:
+    def set_threads(self, threads: int | tuple[int, ...]) -> None:
+        # A lone integer comes here unchecked.
         sizes = _dimensions(threads, "threadgroups" if self.counts_groups else "threads", 0)
         grid = self.dispatch.grid
         grid[0], grid[1], grid[2] = (*sizes, 1, 1)[:3]
-        self.threads = threads if type(threads) is int else sizes
+        self.threads = threads
 
     def set_kind(self, counts_groups: bool) -> None:
         self.counts_groups = counts_groups
         self.dispatch.grid_kind = lib.MPS_GRID_THREADGROUPS if counts_groups else lib.MPS_GRID_THREADS
 
-    def set_group(self, group: Any) -> None:
-        sizes = (0, 0, 0) if group is None else (*_dimensions(group, "group_size", 1), 1, 1)[:3]
+    def set_group(self, group: tuple[int, ...] | None) -> None:
         target = self.dispatch.group
-        target[0], target[1], target[2] = sizes
-        self.group = group if group is None or type(group) is int else _dimensions(group, "group_size", 1)
+        target[0], target[1], target[2] = (0, 0, 0) if group is None else (*group, 1, 1)[:3]
+        self.group = group
 
     def set_threadgroup_memory(self, lengths: tuple[tuple[int, int], ...]) -> None:
         if len(lengths) > _MAX_THREADGROUP_SLOTS:
@@ -155,7 +155,7 @@ _MAX_THREADGROUP_SLOTS = 31
 def _dimensions(value: Any, name: str, least: int) -> tuple[int, ...]:
     """Read a size in one to three dimensions."""
     try:
-        sizes = (operator.index(value),) if hasattr(value, "__index__") else tuple(map(operator.index, value))
+        sizes = tuple(map(operator.index, value)) if hasattr(value, "__len__") else (operator.index(value),)
     except TypeError:
         raise ArgumentTypeError(f"{name}: got {value!r}, expected an integer or a sequence of one to three") from None
     if not 1 <= len(sizes) <= 3:
@@ -371,12 +371,18 @@ class Kernel(ProcessBound):
                 threads = threadgroups
         if threads is None:
             threads = _default_threads(args, self.name)
+        elif type(threads) is not int:
+            threads = _dimensions(threads, "threads" if threadgroups is None else "threadgroups", 0)
         if threads != frame.threads:
             frame.set_threads(threads)
+        if group_size is not None:
+            group_size = _dimensions(group_size, "group_size", 1)
+            if len(group_size) != (1 if isinstance(threads, int) else len(threads)):
+                raise InvalidArgumentError(
+                    f"group_size: got {group_size}, expected as many dimensions as the grid has, {threads}"
+                )
         if group_size != frame.group:
             frame.set_group(group_size)
-        if group_size is not None:
-            _check_same_dimensions(threads, group_size)
         if threadgroup_memory is not None or frame.lengths:
             frame.set_threadgroup_memory(_lengths(threadgroup_memory))
         status = _dispatch(stream._pointer, frame.dispatch)
@@ -426,16 +432,6 @@ def _default_threads(args: tuple[Any, ...], kernel: str) -> int:
         if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
             return 1
     raise InvalidArgumentError(f"kernel {kernel!r}: no argument is an array, so `threads` must be given")
-
-
-def _check_same_dimensions(threads: Any, group: Any) -> None:
-    if type(threads) is int and type(group) is int:
-        return
-    dimensions = [1 if hasattr(size, "__index__") else len(size) for size in (threads, group)]
-    if dimensions[0] != dimensions[1]:
-        raise InvalidArgumentError(
-            f"group_size: got {group!r} of {dimensions[1]} dimensions, expected {dimensions[0]} as the grid has"
-        )
 
 
 def _lengths(memory: int | Sequence[int] | Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:

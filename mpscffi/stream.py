@@ -111,7 +111,7 @@ class Stream(ProcessBound):
         self._handle = Handle(out[0], lib.mps_queue_release)
         self._pointer = out[0]
         self._callback_errors: list[BaseException] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._fence: Handle | None = None
         self._fence_value = 0
         key = id(self)

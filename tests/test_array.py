@@ -62,7 +62,8 @@ def aligned(nbytes: int, dtype: Any = np.float32) -> Any:
 
 def test_factories_take_sizes_as_torch_does() -> None:
     for sizes, shape in (((), ()), ((3,), (3,)), ((2, 3), (2, 3)), (((2, 3),), (2, 3)), (([2, 3],), (2, 3)),
-                         (((),), ()), ((np.int64(4),), (4,)), ((True,), (1,))):  # fmt: skip
+                         (((),), ()), ((np.int64(4),), (4,)), ((np.array([2, 3]),), (2, 3)),
+                         ((True,), (1,))):  # fmt: skip
         for make in (mpscffi.empty, mpscffi.zeros, mpscffi.ones):
             array = make(*sizes)
             assert array.shape == shape

@@ -253,10 +253,11 @@ def test_saxpy_of_odd_sizes(basics: Any, size: int) -> None:
 @pytest.mark.parametrize(
     ("threads", "group"),
     [(1, 1), (31, 32), (257, 256), (1000, 3), (5, None), ((24, 512), (8, 4)), ((7, 5), (4, 4)), ((33, 2), None),
-     ((7, 5, 3), (8, 8, 4)), ((2, 3, 70), (1, 2, 64)), ((1, 1, 1), None)],
+     (np.array([4, 5]), [2, 2]), (np.int64(9), np.uint8(4)), ([6], (3,)), ((7, 5, 3), (8, 8, 4)),
+     ((2, 3, 70), (1, 2, 64)), ((1, 1, 1), None)],
 )  # fmt: skip
 def test_every_thread_of_a_grid_runs_once(basics: Any, threads: Any, group: Any) -> None:
-    sizes = threads if isinstance(threads, tuple) else (threads,)
+    sizes = tuple(np.reshape(threads, -1))
     count = mpscffi.zeros(int(np.prod(sizes)) + 1, dtype=np.uint32)
     basics[f"visit{len(sizes)}"](count, threads=threads, group_size=group)
     assert count.numpy().tolist() == [1] * int(np.prod(sizes)) + [0]
