@@ -11,6 +11,7 @@ static const char *program;
 static const char *samples;
 
 static const char source[] = "kernel void places() {}\n\0// bytes behind a zero";
+static const char metallib[] = "MTLB\1\200\2\0 bytes behind a zero";
 
 /* ---- a compiler ---- */
 
@@ -43,7 +44,8 @@ static void note_request(const mps_compile_request *request) {
 static mps_status answer(void *user, const mps_compile_request *request, mps_compile_result *result) {
   EXPECT(user == &desk);
   EXPECT_EQUAL(request->struct_size, sizeof *request);
-  EXPECT(memcmp(request->source, source, request->source_length) == 0);
+  const char *expected = request->source[0] == 'M' ? metallib : source;
+  EXPECT(memcmp(request->source, expected, request->source_length) == 0);
   if (request->kernel == NULL) {
     desk.checks++;
   } else {
@@ -97,6 +99,43 @@ static void listings_are_read(void) {
   EXPECT_OK(mps_library_kernel_count(library, &kernels));
   EXPECT_EQUAL(kernels, 0);
   EXPECT_OK(mps_library_release(library));
+}
+
+/* They are compiled kernel by kernel, as sources are: the compiler gets the whole file. */
+static void metallibs_are_asked_for(void) {
+  char path[] = "/tmp/mpsshim-test-XXXXXX";
+  int file = mkstemp(path);
+  EXPECT(file >= 0 && write(file, metallib, sizeof metallib) == (ssize_t)sizeof metallib && close(file) == 0);
+  mps_library *libraries[2] = {NULL, NULL};
+  desk.status = MPS_STATUS_OK;
+  desk.text = "kernel places\nconstant 3 257 1 flag\nconstant 3 263 1 tile\nconstant 4 263 1 tile\n";
+  EXPECT_OK(mps_library_create_from_file(device, path, &libraries[0]));
+  EXPECT_EQUAL(desk.source_length, sizeof metallib);
+  EXPECT_OK(mps_library_create_from_data(device, metallib, sizeof metallib, &libraries[1]));
+  EXPECT_EQUAL(desk.source_length, sizeof metallib);
+  for (int number = 0; number < 2; number++) {
+    /* Its functions may come from several sources, with constants of one index or one name. */
+    unsigned tile = 16, flag = 1;
+    mps_pipeline *pipeline = NULL;
+    mps_constant_value values[] = {{NULL, 3, 263, &tile}, {NULL, 3, 257, &flag}, {"tile", 0, 263, &tile}};
+    mps_pipeline_desc desc = {sizeof desc, "places", values, 1, 0, NULL};
+    desk.text = samples;
+    EXPECT_OK(mps_pipeline_create(libraries[number], &desc, &pipeline));
+    EXPECT(strcmp(desk.constants, ":3:263 ") == 0);
+    EXPECT_OK(mps_pipeline_release(pipeline));
+    desc.constants = &values[1];
+    EXPECT_OK(mps_pipeline_create(libraries[number], &desc, &pipeline));
+    EXPECT(strcmp(desk.constants, ":3:257 ") == 0);
+    EXPECT_OK(mps_pipeline_release(pipeline));
+    EXPECT_OK(mps_library_release(libraries[number]));
+  }
+  mps_library *library = NULL;
+  desk.status = MPS_STATUS_INVALID_ARGUMENT;
+  desk.text = "cut off";
+  EXPECT_FAIL(mps_library_create_from_file(device, path, &library), INVALID_ARGUMENT, path);
+  EXPECT_FAIL(mps_library_create_from_data(device, metallib, sizeof metallib, &library), INVALID_ARGUMENT,
+              "the metallib: cut off");
+  EXPECT_EQUAL(unlink(path), 0);
 }
 
 static void bad_answers_are_errors(void) {
@@ -364,6 +403,7 @@ int main(int count, char **arguments) {
   EXPECT_OK(mps_device_create(MPS_DEVICE_HOST, 0, &device));
   EXPECT_OK(mps_compiler_set(answer, &desk));
   listings_are_read();
+  metallibs_are_asked_for();
   bad_answers_are_errors();
   options_arrive();
   constants_are_matched();
