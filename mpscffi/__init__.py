@@ -34,8 +34,32 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 
+    from mpscffi import random
     from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
+    from mpscffi.bit_generator import BitGenerator
     from mpscffi.command import CommandInfo
+    from mpscffi.generator import (
+        Generator,
+        default_generator,
+        get_rng_state,
+        initial_seed,
+        manual_seed,
+        seed,
+        set_rng_state,
+    )
+    from mpscffi.random import (
+        bernoulli,
+        exponential,
+        fill_bernoulli,
+        fill_exponential,
+        fill_normal,
+        fill_randint,
+        fill_uniform,
+        permutation,
+        rand,
+        randint,
+        randn,
+    )
     from mpscffi.report import build_config, diagnostics
     from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
 
@@ -43,19 +67,23 @@ __version__: str = _ffi_module.string(_lib.mps_version()).decode()
 
 __all__ = [
     "Array",
+    "BitGenerator",
     "CommandInfo",
     "Device",
     "Error",
     "Event",
+    "Generator",
     "Kernel",
     "ShaderLibrary",
     "Stream",
     "asarray",
+    "bernoulli",
     "build_config",
     "compile_shader",
     "current_allocated_memory",
     "current_device",
     "current_stream",
+    "default_generator",
     "default_stream",
     "device_count",
     "devices",
@@ -64,6 +92,12 @@ __all__ = [
     "empty",
     "empty_cache",
     "errors",
+    "exponential",
+    "fill_bernoulli",
+    "fill_exponential",
+    "fill_normal",
+    "fill_randint",
+    "fill_uniform",
     "from_dlpack",
     "from_numpy",
     "full",
@@ -71,12 +105,22 @@ __all__ = [
     "get_include",
     "get_library",
     "get_name",
+    "get_rng_state",
+    "initial_seed",
     "is_available",
     "load_metallib",
+    "manual_seed",
     "ones",
+    "permutation",
+    "rand",
+    "randint",
+    "randn",
+    "random",
     "recommended_max_memory",
+    "seed",
     "set_device",
     "set_per_process_memory_fraction",
+    "set_rng_state",
     "set_stream",
     "stream",
     "synchronize",
@@ -88,6 +132,17 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(
         ("Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"), "mpscffi.array"
+    ),
+    "BitGenerator": "mpscffi.bit_generator",
+    **dict.fromkeys(
+        ("Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"),
+        "mpscffi.generator",
+    ),
+    **dict.fromkeys(
+        ("bernoulli", "exponential", "permutation", "rand", "randint", "randn", "random"), "mpscffi.random"
+    ),
+    **dict.fromkeys(
+        ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_randint", "fill_uniform"), "mpscffi.random"
     ),
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     "CommandInfo": "mpscffi.command",
@@ -115,7 +170,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'mpscffi' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(module), name)
+    value: Any = import_module(module)
+    if name != "random":  # the one name of a module itself
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

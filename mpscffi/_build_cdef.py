@@ -21,6 +21,19 @@ extern "Python" {
 }
 """
 
+#: What ``_philox.h`` has for Python.
+PHILOX = """
+typedef struct {
+  uint64_t seed;
+  uint64_t offset;
+} mpscffi_stream;
+void mpscffi_philox(uint64_t seed, uint64_t index, uint32_t purpose, uint32_t *words);
+uint64_t mpscffi_stream_take(mpscffi_stream *stream, uint64_t blocks);
+uint64_t mpscffi_stream_offset(mpscffi_stream *stream);
+void mpscffi_stream_set(mpscffi_stream *stream, uint64_t seed, uint64_t offset);
+void mpscffi_bitgen_attach(uintptr_t address, mpscffi_stream *stream);
+"""
+
 
 def cdef_of(header: str) -> str:
     """Return the declarations that cffi is to parse.
@@ -50,5 +63,7 @@ def header_path() -> Path:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
-ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"')
+ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + PHILOX)
+ffibuilder.set_source(
+    "mpscffi._shim", '#include "mpsshim.h"\n' + Path(__file__).with_name("_philox.h").read_text(encoding="utf-8")
+)

@@ -99,10 +99,15 @@ class Lib:
     def mps_signpost_event(self, category: int, message: Any) -> int: ...
     def mps_status_text(self, status: int) -> CData: ...
     def mps_version(self) -> CData: ...
+    mpscffi_bitgen_attach: CData
     mpscffi_callback: CData
     mpscffi_compile: CData
     mpscffi_handler: CData
+    mpscffi_philox: CData
     mpscffi_release: CData
+    mpscffi_stream_offset: CData
+    mpscffi_stream_set: CData
+    mpscffi_stream_take: CData
     MPS_ABI_VERSION: int
     MPS_ACCESS_NONE: int
     MPS_ACCESS_READ: int

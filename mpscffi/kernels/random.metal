@@ -1,0 +1,346 @@
+// Random numbers, the same on every device: Philox4x32-10, and the distributions that are made of its words.
+//
+// Block `index` of a stream is Philox of the counter (low half of index, high half, attempt, purpose) under the key
+// (low half of seed, high half). Thread i of a launch makes block `base + first + i` and the elements that come of it.
+//
+// What is not integer arithmetic is built from operations that Metal rounds correctly: conversions, fma, products and
+// square roots. No product meets a sum outside an fma, so that no compiler has anything to contract. Compile it in
+// safe math mode.
+#include <metal_stdlib>
+using namespace metal;
+
+// A loop with a call in it is not vectorized.
+#define INLINE inline __attribute__((always_inline))
+
+// ---- the generator
+
+// Why a block is drawn. Blocks of different purposes have nothing in common.
+constant constexpr uint for_numbers = 0;
+constant constexpr uint for_ties = 2; // 1 is for the seeds of spawned generators, which no kernel makes
+
+struct words {
+  uint of[4];
+};
+
+INLINE void philox(ulong seed, ulong index, uint attempt, uint purpose, thread words &out) {
+  uint c0 = uint(index), c1 = uint(index >> 32), c2 = attempt, c3 = purpose;
+  uint k0 = uint(seed), k1 = uint(seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    const ulong p = ulong(c0) * 0xD2511F53u;
+    const ulong q = ulong(c2) * 0xCD9E8D57u;
+    c0 = uint(q >> 32) ^ c1 ^ k0;
+    c1 = uint(q);
+    c2 = uint(p >> 32) ^ c3 ^ k1;
+    c3 = uint(p);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  out.of[0] = c0;
+  out.of[1] = c1;
+  out.of[2] = c2;
+  out.of[3] = c3;
+}
+
+// ---- from words to floats
+
+// In (0, 1], with the resolution of 31 bits near 0.
+INLINE float open_unit(uint word) {
+  return fma(float(int(word >> 1)), 0x1p-31f, 0x1p-32f);
+}
+
+// The natural logarithm of a normal number: log(2^n (1 + t)) with 1 + t in [sqrt(1/2), sqrt(2)), so that nothing
+// cancels near 1. Within 1 unit in the last place.
+INLINE float log_of(float x) {
+  const int bits = as_type<int>(x);
+  const int n = (bits - 0x3f3504f3) >> 23;
+  const float t = as_type<float>(bits - (n << 23)) - 1.0f;
+  float p = -0.07859337f;
+  p = fma(p, t, 0.12881543f);
+  p = fma(p, t, -0.13128808f);
+  p = fma(p, t, 0.14181210f);
+  p = fma(p, t, -0.16624551f);
+  p = fma(p, t, 0.20002286f);
+  p = fma(p, t, -0.25000811f);
+  p = fma(p, t, 0.33333316f);
+  const float tail = fma(t, p, -0.5f) * (t * t);
+  const float exponent = float(n);
+  // ln 2 in two parts; the first has few bits, so that its product with n is exact.
+  return fma(exponent, 0.693359375f, t + fma(exponent, -2.12194440e-4f, tail));
+}
+
+// Sine and cosine of a number of revolutions in [-1/2, 1/2]. Within 2 units in the last place.
+INLINE void direction_of(float revolutions, thread float &sine, thread float &cosine) {
+  const float quarters = rint(revolutions * 4.0f);
+  const int quadrant = int(quarters);
+  const float f = fma(quarters, -0.25f, revolutions); // [-1/8, 1/8], exact
+  const float z = f * f;
+  float s = -75.39356f;
+  s = fma(s, z, 81.592354f);
+  s = fma(s, z, -41.341663f);
+  s = fma(s, z, 6.2831855f);
+  s = s * f;
+  float c = 59.229233f;
+  c = fma(c, z, -85.44324f);
+  c = fma(c, z, 64.93932f);
+  c = fma(c, z, -19.739208f);
+  c = fma(c, z, 1.0f);
+  const bool odd = (quadrant & 1) != 0;
+  sine = as_type<float>(as_type<uint>(odd ? c : s) ^ (uint(quadrant & 2) << 30));
+  cosine = as_type<float>(as_type<uint>(odd ? s : c) ^ (uint((quadrant + 1) & 2) << 30));
+}
+
+// ---- distributions: `per_block` elements come of a block
+
+// Bits of the mantissa, the hidden one included: uniform numbers are multiples of 2^-bits.
+template <typename T> struct precision;
+template <> struct precision<float> {
+  static constant constexpr int bits = 24;
+};
+template <> struct precision<half> {
+  static constant constexpr int bits = 11;
+};
+#if __METAL_VERSION__ >= 310
+template <> struct precision<bfloat> {
+  static constant constexpr int bits = 8;
+};
+#endif
+
+struct uniform_law {
+  float low, range, high;
+  float highest; // the last number of the element type below `high`: rounding must not lead there
+  static constant constexpr int per_block = 4;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    const float unit = as_type<float>((127 - precision<T>::bits) << 23);
+    for (int k = 0; k < 4; k++) {
+      const float u = float(int(w.of[k] >> (32 - precision<T>::bits))) * unit;
+      const T value = T(fma(u, range, low));
+      out[k] = float(value) < high ? value : T(highest);
+    }
+  }
+};
+
+// Box and Muller's transform of two pairs of words.
+struct normal_law {
+  float mean, deviation;
+  static constant constexpr int per_block = 4;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    for (int k = 0; k < 4; k += 2) {
+      const float radius = sqrt(log_of(open_unit(w.of[k])) * -2.0f);
+      float sine, cosine;
+      direction_of(float(int(w.of[k + 1])) * 0x1p-32f, sine, cosine);
+      out[k] = T(fma(radius * cosine, deviation, mean));
+      out[k + 1] = T(fma(radius * sine, deviation, mean));
+    }
+  }
+};
+
+struct exponential_law {
+  float scale;
+  float smallest; // normal number of the element type
+  static constant constexpr int per_block = 4;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    for (int k = 0; k < 4; k++) {
+      const float u = min(open_unit(w.of[k]), 0x1.fffffep-1f); // below 1, whose logarithm is 0
+      out[k] = T(max(log_of(u) * -scale, smallest));
+    }
+  }
+};
+
+struct bernoulli_law {
+  ulong threshold; // probability x 2^32
+  static constant constexpr int per_block = 4;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    for (int k = 0; k < 4; k++) {
+      out[k] = T(ulong(w.of[k]) < threshold);
+    }
+  }
+};
+
+// A number below `range`, each as likely as any other: the high half of word x range, unless its low half is one of
+// the 2^32 mod range that would favour some. Then the same word of the block's next attempt is tried, so that what an
+// element is does not depend on its neighbours.
+INLINE uint below(uint range, uint excess, ulong seed, ulong index, int k, uint word) {
+  ulong product = ulong(word) * range;
+  for (uint attempt = 1; uint(product) < excess; attempt++) {
+    words w;
+    philox(seed, index, attempt, for_numbers, w);
+    product = ulong(w.of[k]) * range;
+  }
+  return uint(product >> 32);
+}
+
+struct integers_law {
+  uint low;
+  uint range;  // 0 for 2^32
+  uint excess; // 2^32 mod range
+  static constant constexpr int per_block = 4;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    for (int k = 0; k < 4; k++) {
+      const uint value = range == 0 ? w.of[k] : below(range, excess, seed, index, k, w.of[k]);
+      out[k] = T(int(low + value));
+    }
+  }
+};
+
+struct long_integers_law {
+  ulong low;
+  ulong range;  // 0 for 2^64
+  ulong excess; // 2^64 mod range
+  static constant constexpr int per_block = 2;
+
+  template <typename T> INLINE void draw(ulong seed, ulong index, thread T *out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    for (int k = 0; k < 2; k++) {
+      ulong value = pair(w, k);
+      if (range != 0) {
+        for (uint attempt = 1; value * range < excess; attempt++) {
+          words w;
+          philox(seed, index, attempt, for_numbers, w);
+          value = pair(w, k);
+        }
+        value = mulhi(value, range);
+      }
+      out[k] = T(low + value);
+    }
+  }
+
+private:
+  static INLINE ulong pair(thread const words &w, int k) {
+    return ulong(w.of[2 * k]) | ulong(w.of[2 * k + 1]) << 32;
+  }
+};
+
+// ---- kernels
+
+struct span {
+  ulong seed;
+  ulong base;  // the stream's block for the first element
+  ulong first; // block of this launch, counted from there
+  ulong count; // elements in all
+};
+
+// Elements in C order, whole blocks only.
+template <typename T, typename Law>
+kernel void dense(device T *out [[buffer(0)]], constant span &s [[buffer(1)]], constant Law &given [[buffer(2)]],
+                  uint i [[thread_position_in_grid]]) {
+  Law law = given;
+  const ulong block = s.first + i;
+  T drawn[Law::per_block];
+  law.draw(s.seed, s.base + block, drawn);
+  for (int k = 0; k < Law::per_block; k++) {
+    out[block * Law::per_block + k] = drawn[k];
+  }
+}
+
+// Where an element lies, in bytes. `layout`: the number of axes, where element 0 lies, then length and stride of each
+// axis, the innermost first.
+INLINE long place(ulong element, constant long *layout) {
+  long at = layout[1];
+  for (long axis = 0; axis < layout[0]; axis++) {
+    const ulong length = ulong(layout[2 + 2 * axis]);
+    at += long(element % length) * layout[3 + 2 * axis];
+    element /= length;
+  }
+  return at;
+}
+
+// The same elements wherever they lie, and those of a last block that is not whole.
+template <typename T, typename Law>
+kernel void scattered(device uchar *out [[buffer(0)]], constant span &s [[buffer(1)]],
+                      constant Law &given [[buffer(2)]], constant long *layout [[buffer(3)]],
+                      uint i [[thread_position_in_grid]]) {
+  Law law = given;
+  const ulong block = s.first + i;
+  T drawn[Law::per_block];
+  law.draw(s.seed, s.base + block, drawn);
+  for (int k = 0; k < Law::per_block; k++) {
+    const ulong element = block * Law::per_block + k;
+    if (element < s.count) {
+      *reinterpret_cast<device T *>(out + place(element, layout)) = drawn[k];
+    }
+  }
+}
+
+// A probability for each element, and a block.
+template <typename T>
+kernel void bernoulli_each(device uchar *out [[buffer(0)]], constant span &s [[buffer(1)]],
+                           device const float *probability [[buffer(2)]], constant long *layout [[buffer(3)]],
+                           uint i [[thread_position_in_grid]]) {
+  const ulong element = s.first + i;
+  words w;
+  philox(s.seed, s.base + element, 0, for_numbers, w);
+  *reinterpret_cast<device T *>(out + place(element, layout)) = T(w.of[0] < ulong(probability[element] * 0x1p32f));
+}
+
+// Keys of 64 bits that a permutation sorts by. The second halves settle ties.
+kernel void sort_keys(device ulong *out [[buffer(0)]], constant span &s [[buffer(1)]],
+                      uint i [[thread_position_in_grid]]) {
+  const ulong block = s.first + i;
+  words high, low;
+  philox(s.seed, s.base + block, 0, for_numbers, high);
+  philox(s.seed, s.base + block, 0, for_ties, low);
+  for (int k = 0; k < 4; k++) {
+    out[block * 4 + k] = ulong(high.of[k]) << 32 | low.of[k];
+  }
+}
+
+// A small permutation, by Fisher and Yates, in one thread: the exchange number j takes word j of the stream.
+kernel void shuffled(device long *out [[buffer(0)]], constant span &s [[buffer(1)]]) {
+  const uint count = uint(s.count);
+  for (uint j = 0; j < count; j++) {
+    out[j] = j;
+  }
+  words w = {};
+  for (uint j = 0; j + 1 < count; j++) {
+    const ulong index = s.base + j / 4;
+    if (j % 4 == 0) {
+      philox(s.seed, index, 0, for_numbers, w);
+    }
+    const uint last = count - 1 - j;
+    const uint range = last + 1;
+    const uint other = below(range, (0u - range) % range, s.seed, index, int(j % 4), w.of[j % 4]);
+    const long moved = out[other];
+    out[other] = out[last];
+    out[last] = moved;
+  }
+}
+
+#define KERNELS(LAW, T)                                                                                                \
+  template [[host_name(#LAW "_" #T)]] kernel void dense<T, LAW##_law>(device T *, constant span &,                     \
+                                                                      constant LAW##_law &, uint);                     \
+  template [[host_name(#LAW "_" #T "_scattered")]] kernel void scattered<T, LAW##_law>(                                \
+      device uchar *, constant span &, constant LAW##_law &, constant long *, uint);
+#define FLOATING(T) KERNELS(uniform, T) KERNELS(normal, T) KERNELS(exponential, T) EVERY(T) KERNELS(integers, T)
+#define EVERY(T)                                                                                                       \
+  KERNELS(bernoulli, T)                                                                                                \
+  template [[host_name("bernoulli_each_" #T)]] kernel void bernoulli_each<T>(                                          \
+      device uchar *, constant span &, device const float *, constant long *, uint);
+FLOATING(float)
+FLOATING(half)
+#if __METAL_VERSION__ >= 310
+FLOATING(bfloat)
+#endif
+EVERY(uchar)
+EVERY(ushort)
+EVERY(uint)
+EVERY(ulong)
+KERNELS(integers, uchar)
+KERNELS(integers, ushort)
+KERNELS(integers, uint)
+KERNELS(long_integers, ulong)
