@@ -35,9 +35,7 @@ class MetalProgram(Program["MetalDevice"]):
         wait: bool = False,
         **_: object,
     ) -> float | None:
-        # Global sizes count threadgroups, as Metal's dispatchThreadgroups does.
-        threads = [groups * group for groups, group in zip(global_size, local_size, strict=True)]
-        self.kernel(*buffers, *vals, threads=threads, group_size=local_size)
+        self.kernel(*buffers, *vals, threadgroups=global_size, group_size=local_size)
         self.device.launched.append(self.source)
         if wait:
             mpscffi.synchronize()
