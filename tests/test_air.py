@@ -1090,6 +1090,33 @@ def test_the_same_buffer_twice() -> None:
     assert x.tolist() == [0.0] * 50
 
 
+def test_fast_math_knows_infinity_and_nan() -> None:
+    body = Body()
+    x = body.load("float", "%1", "%2")
+    above = body.value(f"fcmp fast ogt float {x}, 0xFFF0000000000000")
+    larger = body.value(f"select fast i1 {above}, float {x}, float 0xFFF0000000000000")
+    is_nan = body.value(f"fcmp nnan ninf uno float {x}, 0.0")
+    number = body.value(f"select i1 {is_nan}, float -1.0, float {larger}")
+    body.store("float", body.value(f"fadd fast float {number}, 1.0"), "%0", "%2")
+    kernel = Kernel("fast", [device("out", 0), device("x", 1, access="read"), INDEX], body.text)
+    data = np.array([2, np.inf, -np.inf, np.nan], np.float32)
+    assert run(kernel, np.zeros(4, np.float32), data, threads=4)[0].tolist() == [3, np.inf, -np.inf, 0]
+
+
+def test_texts_in_constants_stay_as_they_are() -> None:
+    """Whatever they look like."""
+    words = ', section "x, !tbaa !3, addrspace(1) @k'
+    data = words.encode() + b"\0"
+    escaped = "".join(f"\\{byte:02X}" if chr(byte) in '"\\' or byte < 32 else chr(byte) for byte in data)
+    top = f'@words = internal addrspace(2) constant [{len(data)} x i8] c"{escaped}", section "air.x", align 1\n'
+    body = Body()
+    place = body.place("i8", "@words", "%1", 2)
+    body.store("i8", body.value(f"load i8, ptr addrspace(2) {place}"), "%0", "%1")
+    kernel = Kernel("k", [device("out", 0, "uchar"), INDEX], body.text, top)
+    found = run(kernel, np.zeros(len(data), np.uint8), threads=len(data))[0]
+    assert found.tobytes() == data
+
+
 def test_names_of_all_sorts() -> None:
     """Names of functions that LLVM must quote, or that the C library has, too."""
     for name in ("expf", "main", "mslc_kernel_library", "a.b$c"):

@@ -32,7 +32,7 @@ class _Rule:
     kinds : str
         Of which types there is one: "f" floating point, "i" integers whose sign is told, "b" integers without.
     operands : str
-        "T" of the function's own type, "E" an int for each component, "P" a pointer to values of its type, "Q" a pointer
+        "T" of the function's own type, "E" an int for each component, "P" a pointer to values of its type, "Q" one
         to an int for each component, "h" and "w" one 16-bit or 32-bit integer for all.
     meets : bool
         Whether lanes of a SIMD-group meet in it.

@@ -19,11 +19,17 @@ if TYPE_CHECKING:
     from .module import Function
 
 _VARIABLE = re.compile(r"(.*?)\b(global|constant) (.*)")
-_SECTION = re.compile(r', (?:section|partition) "[^"]*"|, comdat(?:\([^)]*\))?|, ![\w.]+ !\d+')
+# Texts are matched so that nothing in them is taken for anything else.
+_PLACEMENT = re.compile(r'c"[^"]*"|(, (?:section|partition) "[^"]*"|, comdat(?:\([^)]*\))?|, ![\w.]+ !\d+)')
 _METADATA = re.compile(r",? ![A-Za-z_.][\w.]* !\d+")
 _GROUP = re.compile(r" #(\d+)")
 _ASSEMBLY = re.compile(r"(?<![%@\w.$-])asm\b")
 _DROPPED_LINES = ("  #dbg_", "@llvm.dbg.", "@llvm.experimental.noalias.scope.decl")
+# Apple's compiler has made of fast math what it wanted to. That there are no infinities and no NaN is not taken for
+# granted any further: kernels begin reductions with infinity, and ask for NaN.
+_FAST = re.compile(r"(?<![%@\w.$-])fast (?=[\w<{%])")
+_FINITE = re.compile(r"(?<![%@\w.$-])(?:nnan|ninf) ")
+_NOT_FINITE_ONLY = "reassoc nsz arcp contract afn "
 _NO_ALIAS = re.compile(r"\bnoalias\b ?")
 _ATTRIBUTES = re.compile(
     r'\b(?:noundef|nonnull|readonly|writeonly|readnone|nocapture|dereferenceable\(\d+\))\s|"[^"]*"(?:="[^"]*")?\s'
@@ -127,10 +133,10 @@ class _Translation:
         return rename(body, self._names)
 
     def _plain(self, text: str) -> str:
-        """Text outside quotes without the hints attached to instructions, which need not hold for all buffers."""
+        """Return text outside quotes without what it takes for granted: distinct buffers, finite numbers."""
         if _ASSEMBLY.search(text):
             raise CompileError("it holds assembly, which no AIR does\n")
-        return _METADATA.sub("", text)
+        return _FINITE.sub("", _FAST.sub(_NOT_FINITE_ONLY, _METADATA.sub("", text)))
 
     def _function(self, name: str, body: str, inline: bool) -> str:
         function = self._module.functions[name]
@@ -179,7 +185,7 @@ class _Translation:
         return lines
 
     def _variable(self, name: str, text: str) -> str:
-        match = _VARIABLE.match(flat(_SECTION.sub("", text)))
+        match = _VARIABLE.match(flat(_PLACEMENT.sub(lambda part: "" if part[1] else part[0], text)))
         if match is None or "thread_local" in match[1] or "external " in match[1]:
             raise CompileError(f"its variable '{name[1:]}' has no value\n")
         value = self._values.get(name)
