@@ -114,10 +114,30 @@ def test_all_public_names_exist() -> None:
 def test_the_import_is_light(python: Any) -> None:
     script = """
         import sys
+        before = set(sys.modules)
         import mpscffi
         mpscffi.is_available()
+        heavy = {"ctypes", "dataclasses", "importlib.resources", "inspect", "numpy", "pathlib", "subprocess", "typing"}
+        print(sorted(heavy & set(sys.modules) - before))
         mpscffi.Event().record()
         mpscffi.synchronize()
         print([name for name in ("numpy", "ctypes", "subprocess", "importlib.resources") if name in sys.modules])
     """
-    assert python(script).stdout.strip() == "[]"
+    assert python(script).stdout.split("\n") == ["[]", "[]", ""]
+
+
+def test_a_kernel_from_the_cache_needs_little(device: mpscffi.Device, python: Any) -> None:
+    script = """
+        import sys
+        import numpy
+        before = set(sys.modules)
+        import mpscffi
+        library = mpscffi.compile_shader("kernel void f(device float *x [[buffer(0)]]) { x[0] = 2; }")
+        x = mpscffi.zeros(1)
+        library.f(x)
+        assert x.item() == 2
+        heavy = {"dataclasses", "hashlib", "importlib.metadata", "json", "ml_dtypes", "subprocess", "tempfile"}
+        print(sorted(heavy & set(sys.modules) - before))
+    """
+    python(script, MPSCFFI_DEVICE=device.backend)
+    assert python(script, MPSCFFI_DEVICE=device.backend).stdout.strip() == "[]"
