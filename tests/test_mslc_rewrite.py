@@ -339,6 +339,7 @@ def test_forms_of_threadgroup_variables(declaration: str) -> None:
         ("while (!atomic_compare_exchange_weak_explicit(a, &e, 1, r, r)) {}", True, False),
         ("while (!atomic_compare_exchange_weak_explicit(a, &e, e + 1, r, r)) {}", False, False),
         ("uint simd_lane = 0; x[simd_lane] = 1;", False, True),
+        ("x[0] = simd_float4(1).x;", False, True),
     ],
 )
 def test_what_a_kernel_may_reach(body: str, fibers: bool, bounded: bool) -> None:

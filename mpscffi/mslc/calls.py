@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from .tokens import IDENTIFIER
+from .kernels import split_list
+from .tokens import IDENTIFIER, NUMBER
 
 if TYPE_CHECKING:
     from .declarations import Function
     from .tokens import Tokens
 
 # Functions at which threads of a threadgroup meet, and the types whose operators are such functions.
-_COLLECTIVE_CALL = re.compile(r"(?:threadgroup|simdgroup)_\w+|simd_\w+|quad_\w+")
+_COLLECTIVE_CALL = re.compile(
+    r"(?:threadgroup|simdgroup)_\w+|quad_\w+|simd_(?!(?:u?(?:char|short|int|long)|half|bfloat|float|bool)\d)\w+"
+)
 _COLLECTIVE_TYPE = re.compile(r"simdgroup_(?:matrix|(?:float|half|bfloat)8x8)")
 _LOOPS = {"for", "while", "goto"}
 
@@ -146,7 +149,5 @@ def _find_spins(tokens: Tokens) -> list[int]:
 def _takes_lock(tokens: Tokens, opening: int) -> bool:
     if tokens.text[opening] != "(":
         return False
-    from .kernels import split_list
-
     arguments = split_list(tokens, opening + 1, tokens.partner[opening])
-    return len(arguments) > 2 and len(arguments[2]) == 1 and tokens.kind[arguments[2][0]] == "number"
+    return len(arguments) > 2 and len(arguments[2]) == 1 and tokens.kind[arguments[2][0]] == NUMBER

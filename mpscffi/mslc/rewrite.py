@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from .calls import Calls
 from .declarations import (
-    STAGES,
     Attribute,
     Attributes,
     Class,
@@ -21,17 +20,13 @@ from .declarations import (
     Statement,
     find_declarations,
 )
-from .kernels import ADDRESS_SPACES, Kernel, Parameter, ParameterError, ParameterReader, declared_name, split_list
+from .kernels import ADDRESS_SPACES, Kernel, ParameterError, ParameterReader, declared_name, split_list
 from .numbers import integer_value
-from .tokens import IDENTIFIER, NUMBER, SourceError, Tokens
+from .tokens import IDENTIFIER, NUMBER, Tokens
 
 _DROPPED_IN_SIGNATURES = {"kernel", "inline", "static", "constexpr", "METAL_FUNC", "volatile"}
 _DECIMAL = re.compile(r"[.eEpP]")
-_UNSUPPORTED_NAMES = {
-    "raytracing": "ray tracing is",
-    "mpp": "tensor operations are",
-    "double": "",
-}
+_UNSUPPORTED_NAMESPACES = {"raytracing": "ray tracing is", "mpp": "tensor operations are"}
 
 
 class RewriteError(Exception):
@@ -181,8 +176,8 @@ class Rewriter:
                 and ("::" in text[index + 1 : index + 2] or text[index - 2 : index] == ["using", "namespace"])
             ):
                 raise self._error("use of undeclared identifier 'metal'; is '#include <metal_stdlib>' missing?", index)
-            if word in ("raytracing", "mpp") and index + 1 < len(text) and text[index + 1] == "::":
-                raise self._error(f"{_UNSUPPORTED_NAMES[word]} not supported on the host device", index)
+            if word in _UNSUPPORTED_NAMESPACES and "::" in text[index + 1 : index + 2]:
+                raise self._error(f"{_UNSUPPORTED_NAMESPACES[word]} not supported on the host device", index)
 
     # ---------------------------------------------------------------- lexical rules
 
@@ -659,6 +654,3 @@ def _qualified(path: tuple[str, ...], name: str) -> str:
 
 def _limit_name(kernel: Kernel) -> str:
     return f"mslc_max_threads_{kernel.number}"
-
-
-__all__ = ["STAGES", "Entry", "FunctionConstant", "Parameter", "RewriteError", "Rewriter", "SourceError"]
