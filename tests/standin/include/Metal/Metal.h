@@ -113,8 +113,9 @@ typedef struct {
   NSUInteger align;
 } MTLSizeAndAlign;
 
-@protocol MTLDevice
-, MTLCommandBuffer, MTLBuffer, MTLBinaryArchive;
+@protocol MTLBinaryArchive;
+@protocol MTLBuffer;
+@protocol MTLCommandBuffer;
 typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 
 /* ---- descriptors ---- */
