@@ -299,13 +299,12 @@ class Array:
             return view.astype(dtype)
         return view.copy() if copy else view
 
+    # No __buffer__: NumPy, asking for it first, would drop what a wait raises and take the contents all the same. Write
+    # memoryview(array.numpy()).
+
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return self.numpy().__array_interface__
-
-    def __buffer__(self, flags: int) -> memoryview:
-        del flags
-        return memoryview(self.numpy())  # type: ignore[arg-type]
 
     def __dlpack__(self, **options: Any) -> Any:
         """Export as DLPack, of CPU memory, after the work that uses the array; options as NumPy's."""
