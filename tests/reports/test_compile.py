@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +87,11 @@ def test_kernels_of_one_name_keep_their_own_code() -> None:
 
 
 @pytest.fixture(params=["read-only home", "a file instead of the directory", "no home", "no temporary directory"])
-def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment in which there is no usable cache."""
     environment = {"MPSCFFI_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": str(tmp_path)}
     if request.param == "read-only home":
         tmp_path.chmod(0o500)
-        request.addfinalizer(lambda: tmp_path.chmod(0o700))
     elif request.param == "a file instead of the directory":
         (tmp_path / "file").write_text("not a directory")
         environment["MPSCFFI_CACHE_DIR"] = str(tmp_path / "file")
@@ -100,7 +99,8 @@ def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
         environment["HOME"] = "/nonexistent"
     else:
         environment["TMPDIR"] = str(tmp_path / "missing")
-    return environment
+    yield environment
+    tmp_path.chmod(0o700)
 
 
 def test_unusable_cache_is_no_error(python: Run, hostile: dict[str, str]) -> None:
