@@ -1,5 +1,8 @@
 #include "metal.h"
 
+/* MTLDataTypeBFloat, by number: headers before macOS 14 lack it. */
+#define DATA_TYPE_BFLOAT ((MTLDataType)121)
+
 /* Metal numbers the vectors of a scalar type right after it. */
 typedef struct data_type {
   mps_data_base base;
@@ -18,7 +21,7 @@ static const data_type data_types[] = {
     {MPS_DATA_LONG, MTLDataTypeLong, {"long", "long2", "long3", "long4"}},
     {MPS_DATA_ULONG, MTLDataTypeULong, {"ulong", "ulong2", "ulong3", "ulong4"}},
     {MPS_DATA_HALF, MTLDataTypeHalf, {"half", "half2", "half3", "half4"}},
-    {MPS_DATA_BFLOAT, MTLDataTypeBFloat, {"bfloat", "bfloat2", "bfloat3", "bfloat4"}},
+    {MPS_DATA_BFLOAT, DATA_TYPE_BFLOAT, {"bfloat", "bfloat2", "bfloat3", "bfloat4"}},
     {MPS_DATA_FLOAT, MTLDataTypeFloat, {"float", "float2", "float3", "float4"}},
 };
 

@@ -7,9 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(MPS_MATH_SAFE == (int)MTLMathModeSafe, "math modes are Metal's");
-_Static_assert(MPS_MATH_RELAXED == (int)MTLMathModeRelaxed, "math modes are Metal's");
-_Static_assert(MPS_MATH_FAST == (int)MTLMathModeFast, "math modes are Metal's");
 _Static_assert(MPS_LANGUAGE_VERSION(3, 0) == (int)MTLLanguageVersion3_0, "language versions are Metal's");
 
 /* ---- what is in a library ---- */
@@ -102,15 +99,29 @@ static mps_status finish(mps_library *library, id<MTLLibrary> impl) {
 
 /* ---- compiling ---- */
 
+/* false on systems before macOS 15, and with headers from before it. */
+static bool set_math_mode(MTLCompileOptions *options, uint32_t mode) {
+#if __MAC_OS_X_VERSION_MAX_ALLOWED >= 150000
+  if (@available(macOS 15.0, *)) {
+    _Static_assert(MPS_MATH_SAFE == (int)MTLMathModeSafe, "math modes are Metal's");
+    _Static_assert(MPS_MATH_RELAXED == (int)MTLMathModeRelaxed, "math modes are Metal's");
+    _Static_assert(MPS_MATH_FAST == (int)MTLMathModeFast, "math modes are Metal's");
+    if ([options respondsToSelector:@selector(setMathMode:)]) {
+      [options setMathMode:(MTLMathMode)mode];
+      return true;
+    }
+  }
+#endif
+  return false;
+}
+
 static MTLCompileOptions *compile_options(const mps_compile_options *given) {
   MTLCompileOptions *options = [[[MTLCompileOptions alloc] init] autorelease];
   if (given->language_version != 0) {
     [options setLanguageVersion:(MTLLanguageVersion)given->language_version];
   }
-  if ([options respondsToSelector:@selector(setMathMode:)]) {
-    [options setMathMode:(MTLMathMode)given->math_mode];
-  } else {
-    /* Before macOS 15: all or nothing, and "relaxed" must keep NaN. */
+  if (!set_math_mode(options, given->math_mode)) {
+    /* All or nothing, and "relaxed" must keep NaN. */
     [options setFastMathEnabled:given->math_mode == MPS_MATH_FAST];
   }
   NSMutableDictionary<NSString *, NSObject *> *macros = [NSMutableDictionary dictionary];

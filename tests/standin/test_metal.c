@@ -1,0 +1,709 @@
+/* The Metal device, through the public interface, over the stand-in: what no test of both devices reaches, since only the
+ * stand-in can be told to fail. The kernel library of shim/tests/host_kernels.c is argv[1]; argv[2] is a directory. */
+#include "expect.h"
+#include "standin.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const uint64_t SECOND = 1000000000;
+
+static const char *kernels_path;
+static const char *directory;
+static mps_device *device;
+
+static mps_queue *make_queue(const char *label) {
+  mps_queue_desc desc = {.struct_size = sizeof desc, .label = label};
+  mps_queue *queue;
+  EXPECT_OK(mps_queue_create(device, &desc, &queue));
+  return queue;
+}
+
+static mps_buffer *make_buffer(uint64_t length) {
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = length, .label = "a buffer"};
+  mps_buffer *buffer;
+  EXPECT_OK(mps_buffer_create(device, &desc, &buffer));
+  return buffer;
+}
+
+static void *contents(mps_buffer *buffer) {
+  void *pointer;
+  EXPECT_OK(mps_buffer_contents(buffer, &pointer));
+  return pointer;
+}
+
+static mps_event *make_event(void) {
+  mps_event *event;
+  EXPECT_OK(mps_event_create(device, &event));
+  return event;
+}
+
+static mps_library *open_kernels(void) {
+  mps_library *library;
+  EXPECT_OK(mps_library_create_from_file(device, kernels_path, &library));
+  return library;
+}
+
+static mps_pipeline *make_pipeline(mps_library *library, const char *kernel) {
+  mps_pipeline_desc desc = {.struct_size = sizeof desc, .kernel = kernel, .label = kernel};
+  mps_pipeline *pipeline;
+  EXPECT_OK(mps_pipeline_create(library, &desc, &pipeline));
+  return pipeline;
+}
+
+/* add(buffer, value) over one thread */
+static mps_status add(mps_queue *queue, mps_pipeline *pipeline, mps_buffer *buffer, uint32_t value) {
+  mps_argument arguments[] = {{.kind = MPS_ARGUMENT_BUFFER, .index = 0, .buffer = buffer},
+                              {.kind = MPS_ARGUMENT_BYTES, .index = 1, .data = &value, .length = sizeof value}};
+  mps_dispatch dispatch = {.struct_size = sizeof dispatch,
+                           .pipeline = pipeline,
+                           .arguments = arguments,
+                           .argument_count = 2,
+                           .grid = {1, 1, 1}};
+  return mps_queue_dispatch(queue, &dispatch);
+}
+
+static mps_command_info command_info(mps_queue *queue, uint64_t serial) {
+  mps_command_info info = {.struct_size = sizeof info};
+  EXPECT_OK(mps_queue_get_command_info(queue, serial, &info));
+  return info;
+}
+
+/* ---- what the device says of itself */
+
+static void test_device(void) {
+  mps_device_info info = {.struct_size = sizeof info};
+  EXPECT_OK(mps_device_get_info(device, &info));
+  EXPECT_EQUAL(info.kind, MPS_DEVICE_METAL);
+  EXPECT_EQUAL(strcmp(info.name, "Stand-in GPU"), 0);
+  EXPECT_EQUAL(info.core_count, 8);
+  EXPECT_EQUAL(info.page_size, 16384);
+  EXPECT_EQUAL(info.max_total_threads_per_threadgroup, 1024);
+  uint64_t cpu, gpu;
+  struct timespec before, after;
+  clock_gettime(CLOCK_MONOTONIC, &before);
+  EXPECT_OK(mps_device_timestamps(device, &cpu, &gpu));
+  clock_gettime(CLOCK_MONOTONIC, &after);
+  EXPECT_EQUAL(cpu, gpu);
+  EXPECT(cpu >= (uint64_t)before.tv_sec * SECOND + (uint64_t)before.tv_nsec);
+  EXPECT(cpu <= (uint64_t)after.tv_sec * SECOND + (uint64_t)after.tv_nsec);
+  void *native;
+  EXPECT_OK(mps_device_native(device, &native));
+  EXPECT(native != NULL);
+  uint32_t count;
+  EXPECT_OK(mps_device_count(MPS_DEVICE_METAL, &count));
+  EXPECT_EQUAL(count, 1);
+  EXPECT_EQUAL(strcmp(mps_device_unavailable_reason(MPS_DEVICE_METAL), ""), 0);
+}
+
+/* The registry may not know the GPU, or not its cores. */
+static void test_core_count(void) {
+  for (int known = 0; known <= 2; known += 2) {
+    EXPECT_OK(mps_device_release(device));
+    standin_set("io_registry", known);
+    EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
+    mps_device_info info = {.struct_size = sizeof info};
+    EXPECT_OK(mps_device_get_info(device, &info));
+    EXPECT_EQUAL(info.core_count, 0);
+  }
+  standin_set("io_registry", 1);
+}
+
+/* ---- memory */
+
+static void test_memory(void) {
+  uint64_t before, during, size, used;
+  EXPECT_OK(mps_device_allocated_size(device, &before));
+  mps_buffer *own = make_buffer(100000);
+  EXPECT_OK(mps_device_allocated_size(device, &during));
+  EXPECT_EQUAL(during - before, 114688);
+  mps_buffer_info info = {.struct_size = sizeof info};
+  EXPECT_OK(mps_buffer_get_info(own, &info));
+  EXPECT_EQUAL(info.gpu_address, (uintptr_t)contents(own));
+  void *native;
+  EXPECT_OK(mps_buffer_native(own, &native));
+  EXPECT(native != NULL);
+  EXPECT_OK(mps_buffer_release(own));
+
+  mps_heap_desc heap_desc = {.struct_size = sizeof heap_desc, .size = 100000};
+  mps_heap *heap;
+  EXPECT_OK(mps_heap_create(device, &heap_desc, &heap));
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 60000};
+  mps_buffer *first, *second;
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &first));
+  EXPECT_OK(mps_heap_get_size(heap, &size, &used));
+  EXPECT_EQUAL(size, 114688);
+  EXPECT_EQUAL(used, 60160);
+  EXPECT_FAIL(mps_buffer_create_in_heap(heap, &desc, 0, &second), OUT_OF_MEMORY, "60160 bytes are in use");
+  mps_purgeable_state previous;
+  EXPECT_OK(mps_heap_set_purgeable(heap, MPS_PURGEABLE_VOLATILE, &previous));
+  EXPECT_EQUAL(previous, MPS_PURGEABLE_NON_VOLATILE);
+  EXPECT_OK(mps_heap_release(heap));
+  EXPECT_OK(mps_buffer_release(first));
+
+  heap_desc.type = MPS_HEAP_PLACEMENT;
+  heap_desc.storage_mode = desc.storage_mode = MPS_STORAGE_PRIVATE;
+  EXPECT_OK(mps_heap_create(device, &heap_desc, &heap));
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &first));
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 512, &second)); /* over the first */
+  EXPECT_OK(mps_buffer_get_info(second, &info));
+  EXPECT_EQUAL(info.heap_offset, 512);
+  EXPECT(info.contents == NULL);
+  EXPECT_OK(mps_buffer_release(first));
+  EXPECT_OK(mps_buffer_release(second));
+  EXPECT_OK(mps_heap_release(heap));
+  EXPECT_OK(mps_device_allocated_size(device, &during));
+  EXPECT_EQUAL(during, before);
+}
+
+static void test_no_memory(void) {
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 16384};
+  mps_heap_desc heap_desc = {.struct_size = sizeof heap_desc, .size = 16384};
+  mps_buffer *buffer;
+  mps_heap *heap;
+  mps_event *event;
+  mps_queue *queue;
+  char *page = mmap(NULL, 32768, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  standin_set("fail_buffers", 2);
+  EXPECT_FAIL(mps_buffer_create(device, &desc, &buffer), OUT_OF_MEMORY, "16384 bytes on 'Stand-in GPU'");
+  EXPECT_FAIL(mps_buffer_create_no_copy(device, page + (-(uintptr_t)page & 16383), &desc, NULL, NULL, &buffer),
+              OUT_OF_MEMORY, "cannot take over");
+  standin_set("fail_heaps", 1);
+  EXPECT_FAIL(mps_heap_create(device, &heap_desc, &heap), OUT_OF_MEMORY, "a heap of 16384 bytes");
+  standin_set("fail_events", 1);
+  EXPECT_FAIL(mps_event_create(device, &event), OUT_OF_MEMORY, "no memory for an event");
+  standin_set("fail_queues", 1);
+  EXPECT_FAIL(mps_queue_create(device, NULL, &queue), OUT_OF_MEMORY, "gives no queue");
+  munmap(page, 32768);
+}
+
+/* ---- queues */
+
+/* Untracked memory of a heap, used by compute and blits in turn: the stand-in aborts unless a fence is waited for. */
+static void test_untracked_memory(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline *kernel = make_pipeline(library, "add");
+  mps_queue *queue = make_queue("untracked");
+  mps_heap_desc heap_desc = {.struct_size = sizeof heap_desc, .size = 65536};
+  mps_heap *heap;
+  EXPECT_OK(mps_heap_create(device, &heap_desc, &heap));
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 256};
+  mps_buffer *a, *b;
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &a));
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &b));
+  EXPECT_OK(mps_queue_fill(queue, a, 0, 256, 0));
+  for (uint32_t i = 1; i <= 200; i++) {
+    EXPECT_OK(add(queue, kernel, a, i));
+    EXPECT_OK(mps_queue_copy(queue, a, 0, b, 0, 256));
+    if (i % 7 == 0) {
+      EXPECT_OK(mps_queue_commit(queue, NULL));
+    }
+  }
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(((uint32_t *)contents(b))[0], 200 * 201 / 2);
+  EXPECT_OK(mps_buffer_release(a));
+  EXPECT_OK(mps_buffer_release(b));
+  EXPECT_OK(mps_heap_release(heap));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_pipeline_release(kernel));
+  EXPECT_OK(mps_library_release(library));
+}
+
+/* The GPU starts before the caller commits, and yet all is one command buffer. */
+static void test_early_start(void) {
+  mps_queue *queue = make_queue("early");
+  mps_buffer *buffer = make_buffer(4096);
+  for (int i = 0; i < 1000; i++) {
+    EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4096, (uint8_t)(i + 1)));
+  }
+  while (*(volatile unsigned char *)contents(buffer) == 0) {
+  }
+  uint64_t serial;
+  EXPECT_OK(mps_queue_commit(queue, &serial));
+  EXPECT_EQUAL(serial, 1);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(((unsigned char *)contents(buffer))[4095], 1000 & 255);
+  mps_command_info info = command_info(queue, 1);
+  EXPECT(info.start != 0 && info.start < info.end && info.scheduled == 1);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
+static void test_remembered_commands(void) {
+  mps_queue *queue = make_queue("remembered");
+  mps_buffer *buffer = make_buffer(4);
+  mps_command_info info = {.struct_size = sizeof info};
+  EXPECT_FAIL(mps_queue_get_command_info(queue, 1, &info), NOT_FOUND, "the last one that was committed is 0");
+  for (int i = 0; i < 70; i++) {
+    EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, 1));
+    EXPECT_OK(mps_queue_commit(queue, NULL));
+  }
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_FAIL(mps_queue_get_command_info(queue, 6, &info), NOT_FOUND, "it remembers the last 64");
+  EXPECT(command_info(queue, 7).end <= command_info(queue, 70).start);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
+/* Twice as many as may be in flight are committed, and none runs: commits get slow, but do not hang. */
+static void test_full_queue(void) {
+  mps_queue_desc desc = {.struct_size = sizeof desc, .max_command_buffers = 2};
+  mps_queue *queue;
+  EXPECT_OK(mps_queue_create(device, &desc, &queue));
+  mps_buffer *buffer = make_buffer(4);
+  standin_set("kept_commands", 1);
+  for (int i = 0; i < 4; i++) {
+    EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, (uint8_t)i));
+    EXPECT_OK(mps_queue_commit(queue, NULL));
+  }
+  EXPECT_FAIL(mps_queue_wait(queue, SECOND / 100), TIMEOUT, "command buffer 4");
+  EXPECT_FAIL(mps_queue_wait(queue, 0), TIMEOUT, "command buffer 4");
+  EXPECT_EQUAL(live_objects().pending_commands, 4);
+  standin_set("kept_commands", 0);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(live_objects().pending_commands, 0);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
+/* A queue of 200 fills is let go of: they still run. */
+static void test_release_with_work(void) {
+  mps_queue *queue = make_queue("released");
+  mps_buffer *buffer = make_buffer(4);
+  for (int i = 0; i < 200; i++) {
+    EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, (uint8_t)i));
+  }
+  EXPECT_OK(mps_queue_release(queue));
+  standin_settle();
+  EXPECT_EQUAL(((unsigned char *)contents(buffer))[3], 199);
+  EXPECT_OK(mps_buffer_release(buffer));
+}
+
+/* ---- events */
+
+/* A signal that is lower than what is signalled changes nothing, also for a queue that waits. */
+static void test_backward_signal(void) {
+  mps_queue *queue = make_queue("backward"), *other = make_queue("waits");
+  mps_buffer *buffer = make_buffer(4);
+  mps_event *event = make_event();
+  mps_event_info info = {.struct_size = sizeof info};
+  standin_set("kept_commands", 1);
+  EXPECT_OK(mps_queue_signal(queue, event, 3)); /* when this runs, the event is at 9 */
+  EXPECT_OK(mps_event_signal(event, 9));
+  EXPECT_OK(mps_queue_signal(queue, event, 5)); /* known to be late when it is encoded */
+  EXPECT_OK(mps_queue_wait_event(other, event, 8));
+  EXPECT_OK(mps_queue_fill(other, buffer, 0, 4, 7));
+  EXPECT_OK(mps_queue_commit(other, NULL));
+  standin_set("kept_commands", 0);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_queue_wait(other, MPS_FOREVER));
+  EXPECT_OK(mps_event_get_info(event, &info));
+  EXPECT_EQUAL(info.value, 9);
+  EXPECT_EQUAL(info.time, 0);
+  EXPECT_EQUAL(((unsigned char *)contents(buffer))[0], 7);
+  EXPECT_OK(mps_event_release(event));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_queue_release(other));
+}
+
+static void count_up(void *user) {
+  atomic_fetch_add((_Atomic int *)user, 1);
+}
+
+static void test_notifications(void) {
+  mps_event *event = make_event(), *never = make_event();
+  _Atomic int calls = 0;
+  EXPECT_OK(mps_event_notify(event, 2, count_up, &calls));
+  EXPECT_OK(mps_event_notify(event, 3, count_up, &calls));
+  EXPECT_OK(mps_event_notify(never, 1, count_up, &calls)); /* dropped with its event */
+  EXPECT_OK(mps_event_signal(event, 1));
+  EXPECT_FAIL(mps_event_wait(event, 2, SECOND / 100), TIMEOUT, "it is at 1");
+  EXPECT_FAIL(mps_event_wait(event, 2, 0), TIMEOUT, "it is at 1");
+  standin_settle();
+  EXPECT_EQUAL(atomic_load(&calls), 0);
+  EXPECT_OK(mps_event_signal(event, 2));
+  standin_settle();
+  EXPECT_EQUAL(atomic_load(&calls), 1);
+  EXPECT_OK(mps_event_signal(event, 7));
+  standin_settle();
+  EXPECT_EQUAL(atomic_load(&calls), 2);
+  EXPECT_OK(mps_event_notify(event, 7, count_up, &calls)); /* at once */
+  EXPECT_EQUAL(atomic_load(&calls), 3);
+  EXPECT_OK(mps_event_release(event));
+  EXPECT_OK(mps_event_release(never));
+}
+
+/* ---- failures */
+
+/* The signal behind a command that fails is not signalled by the GPU: whoever waits for it must not wait for ever. */
+static void test_failure_before_signal(void) {
+  mps_queue *queue = make_queue("fails"), *next = make_queue("next");
+  mps_buffer *buffer = make_buffer(4);
+  mps_event *event = make_event();
+  standin_set("fail_commands", 1);
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, 1));
+  EXPECT_OK(mps_queue_signal(queue, event, 1));
+  EXPECT_OK(mps_queue_wait_event(next, event, 1));
+  EXPECT_OK(mps_queue_fill(next, buffer, 0, 4, 2));
+  EXPECT_OK(mps_queue_commit(queue, NULL));
+  EXPECT_FAIL(mps_event_wait(event, 1, 60 * SECOND), EXECUTION_FAILED, "the stand-in was told to fail");
+  EXPECT_OK(mps_event_wait(event, 1, 0));
+  EXPECT_OK(mps_queue_wait(next, 60 * SECOND));
+  EXPECT_EQUAL(((unsigned char *)contents(buffer))[0], 2);
+  EXPECT_EQUAL(command_info(queue, 1).status, MPS_STATUS_EXECUTION_FAILED);
+  EXPECT_OK(mps_event_release(event));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_queue_release(next));
+}
+
+/* Each name for what failed that Metal's error lets us know. */
+static void test_failure_texts(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline *wild = make_pipeline(library, "wild"), *kernel = make_pipeline(library, "add");
+  mps_dispatch fault = {.struct_size = sizeof fault, .pipeline = wild, .grid = {1, 1, 1}};
+  mps_queue *queue = make_queue("texts");
+  mps_buffer *buffer = make_buffer(4);
+  EXPECT_OK(mps_queue_dispatch(queue, &fault));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "kernel 'wild' failed: wrote to");
+  EXPECT_OK(add(queue, kernel, buffer, 1));
+  EXPECT_OK(mps_queue_dispatch(queue, &fault));
+  EXPECT_OK(add(queue, kernel, buffer, 1));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "one of the kernels 'add, wild' failed: wrote to");
+  EXPECT_EQUAL(*(uint32_t *)contents(buffer), 1);
+  standin_set("silent_errors", 1);
+  EXPECT_OK(mps_queue_dispatch(queue, &fault));
+  EXPECT_OK(mps_queue_commit(queue, NULL));
+  EXPECT_OK(mps_queue_dispatch(queue, &fault));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "a command buffer failed: wrote to");
+  standin_set("silent_errors", 0);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_pipeline_release(kernel));
+  EXPECT_OK(mps_pipeline_release(wild));
+  EXPECT_OK(mps_library_release(library));
+}
+
+/* A command that cannot be encoded leaves the queue as it was. */
+static void test_failures_to_encode(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline *kernel = make_pipeline(library, "add"), *gather = make_pipeline(library, "gather");
+  mps_queue *queue = make_queue("encoding");
+  mps_buffer *buffer = make_buffer(8);
+  mps_event *event = make_event();
+  standin_set("fail_command_buffers", 6);
+  EXPECT_FAIL(add(queue, kernel, buffer, 1), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_FAIL(mps_queue_fill(queue, buffer, 0, 8, 1), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_FAIL(mps_queue_copy(queue, buffer, 0, buffer, 4, 4), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_FAIL(mps_queue_signal(queue, event, 1), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_FAIL(mps_queue_wait_event(queue, event, 1), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_FAIL(mps_queue_callback(queue, count_up, NULL), OUT_OF_MEMORY, "gives no command buffer");
+  standin_set("fail_encoders", 3);
+  EXPECT_FAIL(add(queue, kernel, buffer, 1), OUT_OF_MEMORY, "gives no compute encoder");
+  EXPECT_FAIL(mps_queue_fill(queue, buffer, 0, 8, 1), OUT_OF_MEMORY, "gives no blit encoder");
+  EXPECT_FAIL(mps_queue_copy(queue, buffer, 0, buffer, 4, 4), OUT_OF_MEMORY, "gives no blit encoder");
+  standin_set("raise_dispatch", 1);
+  EXPECT_FAIL(add(queue, kernel, buffer, 1), INTERNAL, "raised StandinException while encoding a dispatch: told to raise");
+  standin_set("fail_buffers", 1);
+  mps_address table[] = {{buffer, 0}};
+  mps_argument arguments[] = {{.kind = MPS_ARGUMENT_BUFFER, .index = 0, .buffer = buffer},
+                              {.kind = MPS_ARGUMENT_ADDRESSES, .index = 1, .data = table, .length = 1}};
+  mps_dispatch dispatch = {.struct_size = sizeof dispatch,
+                           .pipeline = gather,
+                           .arguments = arguments,
+                           .argument_count = 2,
+                           .grid = {1, 1, 1}};
+  EXPECT_FAIL(mps_queue_dispatch(queue, &dispatch), OUT_OF_MEMORY, "a table of 1 addresses");
+  uint32_t idle;
+  EXPECT_OK(mps_queue_is_idle(queue, &idle));
+  EXPECT_EQUAL(idle, 1);
+  EXPECT_OK(add(queue, kernel, buffer, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(*(uint32_t *)contents(buffer), 1);
+
+  standin_set("raise_commit", 1);
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 8, 1));
+  EXPECT_FAIL(mps_queue_wait(queue, 60 * SECOND), EXECUTION_FAILED, "could not be submitted: told to raise");
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_event_release(event));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_pipeline_release(gather));
+  EXPECT_OK(mps_pipeline_release(kernel));
+  EXPECT_OK(mps_library_release(library));
+}
+
+/* ---- handlers */
+
+typedef struct hearing {
+  mps_queue *queue;
+  _Atomic int scheduled, completed, waited;
+  mps_status status;
+} hearing;
+
+static void on_scheduled(void *user, const mps_command_info *info) {
+  hearing *heard = user;
+  EXPECT_EQUAL(info->scheduled, 1);
+  EXPECT_EQUAL(info->end, 0);
+  EXPECT_EQUAL(atomic_load(&heard->completed), 0);
+  atomic_fetch_add(&heard->scheduled, 1);
+}
+
+static void on_completed(void *user, const mps_command_info *info) {
+  hearing *heard = user;
+  EXPECT_EQUAL(atomic_load(&heard->scheduled), 1);
+  EXPECT(info->end >= info->start);
+  heard->status = mps_queue_wait(heard->queue, MPS_FOREVER); /* which cannot be */
+  atomic_fetch_add(&heard->completed, 1);
+}
+
+/* Handlers of an empty command buffer, of one that was on its way before its commit, and of one that fails. */
+static void test_handlers(void) {
+  mps_queue *queue = make_queue("handlers");
+  mps_buffer *buffer = make_buffer(4);
+  for (int kind = 0; kind < 3; kind++) {
+    hearing heard = {.queue = queue};
+    if (kind == 1) {
+      for (int i = 0; i < 64; i++) {
+        EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, (uint8_t)i));
+      }
+    }
+    standin_set("fail_commands", kind == 2);
+    EXPECT_OK(mps_queue_add_handler(queue, MPS_HANDLER_SCHEDULED, on_scheduled, &heard));
+    EXPECT_OK(mps_queue_add_handler(queue, MPS_HANDLER_COMPLETED, on_completed, &heard));
+    uint64_t serial;
+    EXPECT_OK(mps_queue_commit(queue, &serial));
+    EXPECT_EQUAL(serial, (uint64_t)kind + 1);
+    mps_status status = mps_queue_wait(queue, MPS_FOREVER);
+    EXPECT_EQUAL(status, kind == 2 ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
+    EXPECT_EQUAL(heard.scheduled, 1);
+    EXPECT_EQUAL(heard.completed, 1);
+    EXPECT_EQUAL(heard.status, MPS_STATUS_INVALID_STATE);
+  }
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
+/* ---- libraries and pipelines */
+
+static void test_libraries(void) {
+  mps_library *library;
+  mps_compile_options options = {.struct_size = sizeof options, .flags = MPS_COMPILE_VALIDATE};
+  const char *folders[] = {"/tmp"};
+  EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), UNSUPPORTED, "MTL_SHADER_VALIDATION");
+  options = (mps_compile_options){.struct_size = sizeof options, .include_dirs = folders, .include_dir_count = 1};
+  EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), UNSUPPORTED, "include_dirs");
+  EXPECT_FAIL(mps_library_create_from_source(device, "\xff", 1, NULL, &library), INVALID_ARGUMENT, "no UTF-8");
+  const char *defines[] = {"A=\xff"};
+  options = (mps_compile_options){.struct_size = sizeof options, .defines = defines, .define_count = 1};
+  EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), INVALID_ARGUMENT, "defines[0]");
+  char path[4096];
+  snprintf(path, sizeof path, "%s/\xff", directory);
+  FILE *file = fopen(path, "w");
+  EXPECT(file != NULL && fclose(file) == 0);
+  EXPECT_FAIL(mps_library_create_from_file(device, path, &library), INVALID_ARGUMENT, "no UTF-8");
+  EXPECT_FAIL(mps_library_create_from_file(device, directory, &library), INVALID_ARGUMENT, "is a directory");
+  EXPECT_FAIL(mps_library_create_from_file(device, "/nowhere/at all", &library), NOT_FOUND, "/nowhere/at all");
+  snprintf(path, sizeof path, "%s/loop", directory);
+  EXPECT_EQUAL(symlink("loop", path), 0);
+  EXPECT_FAIL(mps_library_create_from_file(device, path, &library), IO, "loop");
+  EXPECT_FAIL(mps_library_create_from_file(device, "/proc/self/status", &library), INVALID_ARGUMENT, "no library");
+  EXPECT_FAIL(mps_library_create_from_data(device, "abc", 3, &library), INVALID_ARGUMENT, "these 3 bytes");
+}
+
+static void test_pipelines(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline_desc desc = {.struct_size = sizeof desc, .kernel = "add"};
+  mps_pipeline *pipeline;
+  standin_set("missing_argument", 1);
+  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), UNSUPPORTED, "argument 'image' of kernel 'add'");
+  standin_set("missing_argument", 0);
+  standin_set("fail_functions", 1);
+  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), NOT_FOUND, "'add'");
+  uint32_t value = 1;
+  mps_constant_value constants[] = {{.index = 3, .data_type = MPS_DATA_UINT | 1 << 8, .value = &value}};
+  desc.constants = constants;
+  desc.constant_count = 1;
+  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), INVALID_ARGUMENT, "no function constant 3");
+  constants[0].name = "size";
+  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), INVALID_ARGUMENT, "no function constant 'size'");
+  EXPECT_OK(mps_library_release(library));
+}
+
+/* ---- the cache of pipelines */
+
+static long cached_pipelines(void) {
+  char path[4096], line[2048];
+  snprintf(path, sizeof path, "%s/cache/of/metal-Stand-in_GPU-Version_15.0__Build_24A000_.binarchive", directory);
+  FILE *file = fopen(path, "r");
+  long lines = -1;
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    lines++;
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  return lines;
+}
+
+static void reopen_device(void) {
+  EXPECT_OK(mps_device_release(device));
+  EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
+}
+
+static void use_kernel(const char *kernel) {
+  mps_library *library = open_kernels();
+  EXPECT_OK(mps_pipeline_release(make_pipeline(library, kernel)));
+  EXPECT_OK(mps_library_release(library));
+}
+
+static void test_cache(void) {
+  char path[4096], file_path[4096];
+  snprintf(path, sizeof path, "%s/cache/of", directory);
+  setenv("MPSCFFI_CACHE_DIR", path, 1);
+  reopen_device();
+  use_kernel("add");
+  standin_settle();
+  EXPECT_EQUAL(cached_pipelines(), 1);
+  reopen_device(); /* which finds it */
+  use_kernel("add");
+  standin_settle();
+  EXPECT_EQUAL(cached_pipelines(), 1);
+  use_kernel("gather");
+  standin_settle();
+  EXPECT_EQUAL(cached_pipelines(), 2);
+
+  standin_set("fail_archives", 1); /* the cache is off from here on */
+  use_kernel("wild");
+  use_kernel("wild_loop");
+  standin_settle();
+  EXPECT_EQUAL(cached_pipelines(), 2);
+
+  snprintf(file_path, sizeof file_path, "%s/metal-Stand-in_GPU-Version_15.0__Build_24A000_.binarchive", path);
+  FILE *file = fopen(file_path, "w");
+  EXPECT(file != NULL && fputs("damaged", file) > 0 && fclose(file) == 0);
+  reopen_device(); /* which begins it anew */
+  use_kernel("add");
+  standin_settle();
+  EXPECT_EQUAL(cached_pipelines(), 1);
+
+  EXPECT_EQUAL(unlink(file_path), 0);
+  EXPECT_EQUAL(mkdir(file_path, 0777), 0); /* it cannot be written */
+  snprintf(file_path, sizeof file_path, "%s/metal-Stand-in_GPU-Version_15.0__Build_24A000_.binarchive/x", path);
+  file = fopen(file_path, "w");
+  EXPECT(file != NULL && fclose(file) == 0);
+  reopen_device();
+  use_kernel("add");
+  standin_settle();
+
+  setenv("MPSCFFI_CACHE_DIR", "/proc/nowhere/at/all", 1);
+  reopen_device();
+  use_kernel("add");
+  setenv("MPSCFFI_CACHE_DIR", "", 1); /* as if it were not set */
+  setenv("HOME", directory, 1);
+  reopen_device();
+  use_kernel("add");
+  standin_settle();
+  snprintf(file_path, sizeof file_path, "%s/Library/Caches/mpscffi", directory);
+  EXPECT_EQUAL(access(file_path, F_OK), 0);
+  unsetenv("HOME");
+  reopen_device();
+  use_kernel("add");
+}
+
+/* ---- capture and signposts */
+
+static void test_capture(void) {
+  char path[4096], file[4200], text[1000] = "";
+  mps_queue *queue = make_queue("recorded"), *other = make_queue("unrecorded");
+  mps_buffer *buffer = make_buffer(4);
+  mps_capture_desc desc = {.struct_size = sizeof desc, .path = path, .queue = queue};
+  uint32_t flag;
+  unsetenv("MTL_CAPTURE_ENABLED");
+  EXPECT_OK(mps_capture_is_supported(device, &flag));
+  EXPECT_EQUAL(flag, 0);
+  setenv("MTL_CAPTURE_ENABLED", "1", 1);
+  EXPECT_OK(mps_capture_is_supported(device, &flag));
+  EXPECT_EQUAL(flag, 1);
+  snprintf(path, sizeof path, "%s/\xff.gputrace", directory);
+  EXPECT_FAIL(mps_capture_start(device, &desc), INVALID_ARGUMENT, "no UTF-8");
+  snprintf(path, sizeof path, "%s/none/x.gputrace", directory);
+  EXPECT_FAIL(mps_capture_start(device, &desc), IO, "none/x.gputrace");
+  snprintf(path, sizeof path, "%s/x.gputrace", directory);
+  EXPECT_OK(mps_capture_start(device, &desc));
+  EXPECT_OK(mps_capture_is_active(device, &flag));
+  EXPECT_EQUAL(flag, 1);
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, 1));
+  EXPECT_OK(mps_queue_fill(other, buffer, 0, 4, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_queue_wait(other, MPS_FOREVER));
+  standin_settle();
+  EXPECT_OK(mps_capture_stop(device));
+  EXPECT_FAIL(mps_capture_stop(device), INVALID_STATE, "no capture");
+  snprintf(file, sizeof file, "%s/commands", path);
+  FILE *stream = fopen(file, "r");
+  EXPECT(stream != NULL && fread(text, 1, sizeof text - 1, stream) > 0);
+  fclose(stream);
+  EXPECT_EQUAL(strcmp(text, "recorded: copy or fill\n"), 0);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_queue_release(other));
+}
+
+static void test_signposts(void) {
+  uint64_t id;
+  long before = standin_get("signposts");
+  EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "a 100 % mark"));
+  EXPECT(strstr(standin_last_signpost(), "event mpscffi/Events ") == standin_last_signpost());
+  EXPECT(strstr(standin_last_signpost(), ": a 100 % mark") != NULL);
+  EXPECT_OK(mps_signpost_begin(MPS_SIGNPOST_INTERVALS, "work", &id));
+  char wanted[100];
+  snprintf(wanted, sizeof wanted, "begin mpscffi/Intervals %" PRIu64 " interval: work", id);
+  EXPECT_EQUAL(strcmp(standin_last_signpost(), wanted), 0);
+  EXPECT_OK(mps_signpost_end(id, "done"));
+  snprintf(wanted, sizeof wanted, "end mpscffi/Intervals %" PRIu64 " interval: done", id);
+  EXPECT_EQUAL(strcmp(standin_last_signpost(), wanted), 0);
+  EXPECT_EQUAL(standin_get("signposts"), before + 3);
+}
+
+/* ---- all of it */
+
+int main(int argc, char **argv) {
+  if (argc != 3) {
+    fprintf(stderr, "usage: %s KERNEL_LIBRARY DIRECTORY\n", argv[0]);
+    return 2;
+  }
+  kernels_path = argv[1];
+  directory = argv[2];
+  setenv("MPSCFFI_CACHE_DIR", "/proc/none", 1);
+  EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
+  test_device();
+  test_core_count();
+  test_notifications(); /* which makes the one dispatch queue that stays */
+  standin_settle();
+  long objects = standin_live_objects();
+  static void (*const tests[])(void) = {
+      test_memory,         test_no_memory,      test_untracked_memory, test_early_start,
+      test_full_queue,     test_backward_signal, test_failure_before_signal, test_failure_texts,
+      test_remembered_commands, test_release_with_work, test_failures_to_encode, test_handlers,
+      test_libraries,      test_pipelines,      test_capture,          test_signposts,
+  };
+  for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+    tests[i]();
+    standin_settle();
+    EXPECT_EQUAL(standin_live_objects(), objects);
+  }
+  test_cache();
+  EXPECT_OK(mps_device_release(device));
+  standin_settle();
+  EXPECT_EQUAL(standin_live_objects(), 2); /* the list of GPUs, and the queue of callbacks */
+  expect_nothing_lives();
+  return 0;
+}
