@@ -612,8 +612,7 @@ def compile_shader(
     elif isinstance(defines, str):
         raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
     device = current_device()
-    if device.backend == "host":
-        _compiler.install()
+    _compiler.install()  # nothing but the host device asks it
     macros = [ffi.new("char[]", define.encode()) for define in defines]
     paths = [ffi.new("char[]", os.fsencode(path)) for path in include_dirs]
     macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
@@ -657,8 +656,7 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderL
             f"load_metallib: got {type(source).__name__}, expected the contents as bytes or the path as str or PathLike"
         )
     device = current_device()
-    if device.backend == "host":
-        _compiler.install()
+    _compiler.install()  # nothing but the host device asks it
     out = ffi.new("mps_library **")
     if isinstance(source, (bytes, bytearray)):
         status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out)

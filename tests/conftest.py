@@ -93,7 +93,7 @@ kernel void wait_for_gate(device atomic_uint* open) {
 @pytest.fixture
 def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Device) -> Iterator[Callable[[], None]]:
     """Holds up the current stream until it is called."""
-    if device.backend != "host":
+    if device.backend != "host" and device.name != "Stand-in GPU":
         pytest.skip("a GPU's watchdog ends kernels that wait for the CPU")
     state = mpscffi.zeros(1, dtype="uint32")
     # Taken now: once the kernel is queued, it would wait for it.

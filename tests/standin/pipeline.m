@@ -225,9 +225,26 @@ static const char ARCHIVE_HEADER[] = "stand-in archive\n";
 
 @interface StandinArchive : NSObject <MTLBinaryArchive> {
 @public
-  NSMutableDictionary *keys;
+  char **keys;
+  NSUInteger keyCount;
 }
 @end
+
+static bool has_key(const StandinArchive *archive, const char *key) {
+  for (NSUInteger i = 0; i < archive->keyCount; i++) {
+    if (strcmp(archive->keys[i], key) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void add_key(StandinArchive *archive, const char *key) {
+  if (!has_key(archive, key)) {
+    archive->keys = realloc(archive->keys, (archive->keyCount + 1) * sizeof *archive->keys);
+    archive->keys[archive->keyCount++] = strdup(key);
+  }
+}
 
 NSString *standin_pipeline_key(StandinFunction *function) {
   char text[1024];
@@ -250,7 +267,7 @@ static bool read_keys(StandinArchive *archive, const char *path) {
   bool good = file != NULL && fgets(line, sizeof line, file) != NULL && strcmp(line, ARCHIVE_HEADER) == 0;
   while (good && fgets(line, sizeof line, file) != NULL) {
     line[strcspn(line, "\n")] = '\0';
-    [archive->keys setObject:@"" forKey:[NSString stringWithUTF8String:line]];
+    add_key(archive, line);
   }
   if (file != NULL) {
     fclose(file);
@@ -271,14 +288,10 @@ id<MTLBinaryArchive> standin_new_archive(MTLBinaryArchiveDescriptor *descriptor,
 }
 
 bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key) {
-  return [((StandinArchive *)archive)->keys objectForKey:key] != nil;
+  return has_key((const StandinArchive *)archive, [key UTF8String]);
 }
 
 @implementation StandinArchive
-- (instancetype)init {
-  keys = [NSMutableDictionary new];
-  return self;
-}
 - (BOOL)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor *)descriptor error:(NSError **)error {
   if (standin_take("fail_archives")) {
     if (error != NULL) {
@@ -286,7 +299,7 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key) {
     }
     return NO;
   }
-  [keys setObject:@"" forKey:standin_pipeline_key((StandinFunction *)descriptor->computeFunction)];
+  add_key(self, [standin_pipeline_key((StandinFunction *)descriptor->computeFunction) UTF8String]);
   return YES;
 }
 - (BOOL)serializeToURL:(NSURL *)url error:(NSError **)error {
@@ -298,13 +311,16 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key) {
     return NO;
   }
   fputs(ARCHIVE_HEADER, file);
-  for (NSString *key in keys) {
-    fprintf(file, "%s\n", [key UTF8String]);
+  for (NSUInteger i = 0; i < keyCount; i++) {
+    fprintf(file, "%s\n", keys[i]);
   }
   return fclose(file) == 0;
 }
 - (void)dealloc {
-  [keys release];
+  for (NSUInteger i = 0; i < keyCount; i++) {
+    free(keys[i]);
+  }
+  free(keys);
   [super dealloc];
 }
 @end

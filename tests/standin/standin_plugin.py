@@ -1,6 +1,6 @@
-"""pytest plugin of the stand-in lane: the compiler that its kernels need, and an exact count of its objects.
+"""pytest plugin of the stand-in lane: an exact count of its objects.
 
-After each test module nothing may be left but what there was before the first one.
+After each test module nothing may be left but what there was before it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 import mpscffi
-from mpscffi import _compiler
 
 standin = ctypes.CDLL(mpscffi.get_library())
-
-# The package gives its compiler to the host device when that compiles; here Metal's kernels need it too.
-_compiler.install()
 
 
 def settled_objects(config: pytest.Config) -> list[str]:
@@ -35,22 +31,15 @@ def settled_objects(config: pytest.Config) -> list[str]:
     return sorted(text.value.decode().splitlines())
 
 
-_baseline: list[str] | None = None
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _no_object_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    global _baseline
-    if _baseline is None:
-        mpscffi.zeros(1).fill_(1)
-        mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
-        _baseline = settled_objects(request.config)
-    failed = request.session.testsfailed
+    mpscffi.zeros(1).fill_(1)
+    mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
+    before, failed = settled_objects(request.config), request.session.testsfailed
     yield
-    if request.session.testsfailed > failed:
-        return  # tracebacks keep what their frames hold
-    left = settled_objects(request.config)
-    changes = [f"{line} (now)" for line in left if line not in _baseline]
-    changes += [f"{line} (before)" for line in _baseline if line not in left]
-    if changes:
+    after = settled_objects(request.config)
+    # After a failure, tracebacks keep what their frames hold.
+    if after != before and request.session.testsfailed == failed:
+        changes = [f"{line} (before)" for line in before if line not in after]
+        changes += [f"{line} (now)" for line in after if line not in before]
         pytest.fail("objects of Foundation or Metal are left behind: " + ", ".join(changes))
