@@ -89,8 +89,8 @@ def columns(kind: str, inputs: Sequence[np.ndarray], calls: Sequence[Callable[[B
     return run(kernel, out, *filled, threads=count)[0]
 
 
-def call(name: str, kind: str) -> Callable[[Body, list[str]], str]:
-    return lambda body, operands: body.call(name, kind, *(f"{kind} {operand}" for operand in operands))
+def call(name: str, kind: str, *more: str) -> Callable[[Body, list[str]], str]:
+    return lambda body, operands: body.call(name, kind, *(f"{kind} {operand}" for operand in operands), *more)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -186,8 +186,8 @@ def test_integer_functions(kind: str, signed: bool) -> None:
     calls: list[Callable[[Body, list[str]], str]] = []
     expected: list[list[int]] = []
 
-    def add(name: str, operands: int, function: Callable[..., int], suffix: str = f".{sign}") -> None:
-        calls.append(lambda body, values: call(f"air.{name}{suffix}.{kind}", kind)(body, values[:operands]))
+    def add(name: str, operands: int, function: Callable[..., int], suffix: str = f".{sign}", *more: str) -> None:
+        calls.append(lambda body, values: call(f"air.{name}{suffix}.{kind}", kind, *more)(body, values[:operands]))
         expected.append([function(*row) for row in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)])
 
     def limited(value: int) -> int:
@@ -205,8 +205,8 @@ def test_integer_functions(kind: str, signed: bool) -> None:
     add("median3", 3, lambda *xs: sorted(xs)[1])
     add("abs", 1, lambda a, *_: abs(a))
     add("popcount", 1, lambda a, *_: (a & mask).bit_count(), "")
-    add("clz", 1, lambda a, *_: bits - (a & mask).bit_length(), "")
-    add("ctz", 1, lambda a, *_: bits if a & mask == 0 else (a & -a).bit_length() - 1, "")
+    add("clz", 1, lambda a, *_: bits - (a & mask).bit_length(), "", "i1 false")
+    add("ctz", 1, lambda a, *_: bits if a & mask == 0 else (a & -a).bit_length() - 1, "", "i1 false")
     add("reverse_bits", 1, lambda a, *_: int(f"{a & mask:0{bits}b}"[::-1], 2), "")
     add("rotate", 2, lambda a, b, _: (a & mask) << (b % bits) | (a & mask) >> (bits - b % bits) if b % bits else a, "")
     found = columns(kind, [a, b, c], calls)
@@ -902,7 +902,7 @@ def test_a_condition_that_is_not_understood_is_told() -> None:
     parameters = [device("out", 0), device("extra", 1, condition="@condition"), INDEX]
     kernel = Kernel("special", parameters, CONSTANTS_BODY, top, [SIZE, FLAG, SCALE])
     values = {3: (1 | 1 << 8, b"\1"), 4: (6 | 1 << 8, b"\1\0\0\0"), 5: (12 | 1 << 8, bytes(4))}
-    with pytest.raises(CompileError, match="parameter 'extra' .* whether it is there"):
+    with pytest.raises(CompileError, match="parameter 'extra': whether it is there"):
         translate(kernel.text(), "special", values)
 
 
@@ -986,8 +986,8 @@ def test_functions_that_are_not_reached_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("role", "text"),
     [
-        ("texture", "parameter 'p' of kernel 'k': textures are not supported"),
-        ("sampler", "parameter 'p' of kernel 'k': 'sampler' is not supported"),
+        ("texture", "parameter 'p': textures are not supported"),
+        ("sampler", "parameter 'p': 'sampler' is not supported"),
         ("made_up", "'made_up' is not supported"),
     ],
 )
@@ -1001,7 +1001,9 @@ def test_other_things_that_no_kernel_has() -> None:
     refused(simple("", "@a = alias i32, ptr @b\n@b = global i32 0"), "no such thing in a module")
     refused(simple("  store i32 0, ptr @g", "@g = external global i32"), "variable 'g' has no value")
     refused(simple("", parameters=[device("far", 31)]), "has index 31, and indices go from 0 to 30")
-    refused(simple("", parameters=[given("thread_position_in_grid", "i64", "wide")]), "'wide' .* of unknown type i64")
+    refused(
+        simple("", parameters=[given("thread_position_in_grid", "i64", "wide")]), "'wide' is of the unknown type i64"
+    )
 
 
 def test_modules_that_say_too_little() -> None:
@@ -1011,6 +1013,8 @@ def test_modules_that_say_too_little() -> None:
         (text.replace("!air.kernel", "!air.other"), "no kernel of that name"),
         (text.replace('!"air.location_index", i32 0', '!"air.location_index", !"x"'), "unknown form"),
         (text.replace("!0 = !{i32 0", "!0 = !{i32 9"), "does not have"),
+        (text.replace("!0 = !{i32 0", "!0 = !{}\n;"), "does not have"),
+        (text.replace('!"air.arg_type_size", i32 4', '!"air.arg_type_size", i32 -4'), "unknown form"),
         (text.replace("!2 = !{!0}", "!2 = !{}"), "other parameters than its function has"),
         (text.replace("!2 = !{!0}", "!2 = !{!77}"), "!77 that is not there"),
     ]:

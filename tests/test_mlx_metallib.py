@@ -7,6 +7,7 @@ directory `mpscffi-corpus` among the temporary files, unless it is there already
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 import struct
 import subprocess
@@ -106,7 +107,7 @@ def test_every_kernel_translates(path: Path, capsys: pytest.CaptureFixture[str])
         listed = time.perf_counter() - start
     assert listed < 1.0
     start = time.perf_counter()
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         results = list(pool.map(_translated, [str(path)] * len(functions), range(0, len(functions), BATCH)))
     seconds = time.perf_counter() - start
     passed = sum(count for count, _ in results)

@@ -108,8 +108,8 @@ def drop_absent(module: Module, info: KernelInfo, values: Mapping[str, str]) -> 
             truth = memory.get(parameter.condition)
             if truth is None:
                 raise CompileError(
-                    f"parameter '{parameter.name}' of kernel '{info.function[1:]}': whether it is there depends on the "
-                    "function constants in a way that is not understood\n"
+                    f"parameter '{parameter.name}': whether it is there depends on the function constants in a way "
+                    "that is not understood\n"
                 )
             if not truth:
                 absent.add(parameter.position)

@@ -30,6 +30,24 @@ INPUTS = _OF_GRID - {"buffer"} | frozenset(
 _STATE = "ptr %launch, ptr %group, ptr %thread"
 
 
+def check_parameters(info: KernelInfo) -> None:
+    """Make sure that the host device has what a kernel's parameters stand for.
+
+    Raises
+    ------
+    CompileError
+    """
+    for parameter in info.parameters:
+        if parameter.role != "buffer" and parameter.role not in INPUTS:
+            what = "textures are" if "texture" in parameter.role else f"'{parameter.role}' is"
+            raise CompileError(f"parameter '{parameter.name}': {what} not supported on the host device\n")
+        if parameter.kind and not 0 <= parameter.index < _BUFFER_SLOTS:
+            raise CompileError(
+                f"parameter '{parameter.name}' has index {parameter.index}, and indices go from 0 to "
+                f"{_BUFFER_SLOTS - 1}\n"
+            )
+
+
 class Entry:
     """Writes the functions and tables that make a kernel library of a kernel.
 
@@ -46,11 +64,6 @@ class Entry:
         How many variables there are in threadgroup memory.
     flags : int
         FIBERS and BOUNDED.
-
-    Raises
-    ------
-    CompileError
-        If a parameter is of a kind that the host device does not have.
     """
 
     def __init__(self, name: str, info: KernelInfo, types: list[str], absent: set[int], slots: int, flags: int) -> None:
@@ -63,21 +76,7 @@ class Entry:
         self._lines: list[str] = []
         self._copies: dict[int, int] = {}
         self._bound = [item for item in info.parameters if item.kind and item.position not in absent]
-        for parameter in info.parameters:
-            self._check(parameter)
         self._place_copies()
-
-    def _check(self, parameter: Parameter) -> None:
-        if parameter.role != "buffer" and parameter.role not in INPUTS:
-            what = "textures are" if "texture" in parameter.role else f"'{parameter.role}' is"
-            raise CompileError(
-                f"parameter '{parameter.name}' of kernel '{self._name}': {what} not supported on the host device\n"
-            )
-        if parameter.kind and not 0 <= parameter.index < _BUFFER_SLOTS:
-            raise CompileError(
-                f"parameter '{parameter.name}' of kernel '{self._name}' has index {parameter.index}, and indices go "
-                f"from 0 to {_BUFFER_SLOTS - 1}\n"
-            )
 
     def _place_copies(self) -> None:
         """Find room for values that are bound by reference: copied once, they need no loading for each thread."""
@@ -159,7 +158,7 @@ class Entry:
         element = kind.strip("<>").split(" x ")[-1]
         count = int(kind.strip("<>").split(" x ")[0]) if is_vector else 1
         if element not in ("i16", "i32") or count > 3:
-            raise CompileError(f"parameter '{parameter.name}' of kernel '{self._name}' is of unknown type {kind}\n")
+            raise CompileError(f"parameter '{parameter.name}' is of the unknown type {kind}\n")
         vector = "poison"
         for number in range(count):
             at = f"{parameter.position}.{number}"

@@ -33,7 +33,7 @@ class _Rule:
         Of which types there is one: "f" floating point, "i" integers whose sign is told, "b" integers without.
     operands : str
         "T" of the function's own type, "E" an int for each component, "P" a pointer to values of its type, "Q" one
-        to an int for each component, "h" and "w" one 16-bit or 32-bit integer for all.
+        to ints, "h" and "w" one 16-bit or 32-bit integer for all, "z" whether the result for zero is of no interest.
     meets : bool
         Whether lanes of a SIMD-group meet in it.
     """
@@ -58,7 +58,8 @@ def _rules() -> dict[str, _Rule]:
     add("f", "TP", "sincos modf")
     add("f", "TQ", "frexp")
     add("i", "T", "abs")
-    add("b", "T", "clz ctz popcount reverse_bits")
+    add("b", "T", "popcount reverse_bits")
+    add("b", "Tz", "clz ctz")
     add("i", "TT", "abs_diff add_sat hadd max min mul_hi rhadd sub_sat")
     add("b", "TT", "rotate")
     add("fi", "TTT", "clamp")
@@ -240,7 +241,7 @@ def _componentwise(body: _Body, name: str) -> str:
         raise CompileError(f"it calls 'air.{name}', which is not supported on the host device for this type\n")
     element = _FLOATS.get(kind, kind)
     own = _with_lanes(element, lanes)
-    types = {"T": own, "E": _with_lanes("i32", lanes), "P": "ptr", "Q": "ptr", "h": "i16", "w": "i32"}
+    types = {"T": own, "E": _with_lanes("i32", lanes), "P": "ptr", "Q": "ptr", "h": "i16", "w": "i32", "z": "i1"}
     body.expect(own, [types[letter] for letter in rule.operands])
     body.meets = rule.meets
     function = f"mslc_air_{base}_{sign + '_' if sign else ''}{kind}"
@@ -248,6 +249,8 @@ def _componentwise(body: _Body, name: str) -> str:
     def one(number: int) -> str:
         arguments = []
         for parameter, letter in enumerate(rule.operands):
+            if letter == "z":
+                continue
             if letter in "PQ":
                 pointee = element if letter == "P" else "i32"
                 place = body.value(f"getelementptr {pointee}, ptr %a{parameter}, i32 {number}")

@@ -128,7 +128,7 @@ def kernel_info(module: Module, name: str) -> KernelInfo:
         kind for kind in ("vertex", "fragment", "visible", "object", "mesh") if f"air.{kind}" in module.named_metadata
     ]
     what = f"a {kinds[0]} function" if kinds else "no kernel of that name"
-    raise CompileError(f"function '{name}': its bitcode holds {what}; only kernels can be run\n")
+    raise CompileError(f"its bitcode holds {what}; only kernels can be run\n")
 
 
 def function_constants(module: Module) -> list[FunctionConstant]:
@@ -147,22 +147,22 @@ def _kernel(module: Module, function: str, node: list[object]) -> KernelInfo:
     max_threads = _MAX_THREADS
     types = module.functions[function].parameter_types()
     if len(node) < 3 or not isinstance(node[2], _Reference):
-        raise CompileError(f"kernel '{_plain(function)}': AIR says nothing of its parameters\n")
+        raise CompileError("AIR says nothing of its parameters\n")
     references = [item for item in _node(module, str(int(node[2]))) if isinstance(item, _Reference)]
     parameters = [_parameter(module, _node(module, str(int(item))), types) for item in references]
     if sorted(parameter.position for parameter in parameters) != list(range(len(types))):
-        raise CompileError(f"kernel '{_plain(function)}': AIR tells of other parameters than its function has\n")
+        raise CompileError("AIR tells of other parameters than its function has\n")
     for reference in node[3:]:
         if isinstance(reference, _Reference):
             attribute = _node(module, str(int(reference)))
-            if attribute[:1] == ["air.max_work_group_size"] and isinstance(attribute[1], int):
-                max_threads = max(1, min(attribute[1], _MAX_THREADS))
+            if attribute[:1] == ["air.max_work_group_size"]:
+                max_threads = max(1, min(_integer(attribute[-1]), _MAX_THREADS))
     return KernelInfo(function, sorted(parameters, key=lambda parameter: parameter.position), max_threads)
 
 
 def _parameter(module: Module, node: list[object], types: list[str]) -> Parameter:
     """A parameter from its node: position, then words, some of them with values behind."""
-    position = node[0]
+    position = node[0] if node else None
     if not isinstance(position, int) or not 0 <= position < len(types):
         raise CompileError("AIR tells of a parameter that the kernel's function does not have\n")
     parameter = Parameter(position, "", "", "")
@@ -217,7 +217,7 @@ def _condition(module: Module, reference: object) -> str:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or not 0 <= value < 1 << 31:
         raise CompileError("AIR's metadata of a parameter has an unknown form\n")
     return value
 

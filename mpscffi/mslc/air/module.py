@@ -266,7 +266,7 @@ def _parsed_header(text: str) -> tuple[str, str, list[str], str]:
     if match is None:
         raise CompileError(f"no function of LLVM's: {text[:80]!r}\n")
     words = text[: match.start()].split(" ")
-    while words[0] in _LINKAGE:
+    while words and words[0] in _LINKAGE:
         words.pop(0)
     end = closing(text, match.end() - 1)
     return match[1], " ".join(words), split_list(text[match.end() : end]), text[end + 1 :]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CompileError
 from .constants import constructors, drop_absent, literals
-from .entry import BOUNDED, FIBERS, Entry
+from .entry import BOUNDED, FIBERS, Entry, check_parameters
 from .intrinsics import Intrinsics
 from .metadata import kernel_info
 from .module import Module, flat, rename, split_list, symbols
@@ -68,6 +68,7 @@ class _Translation:
         self._module = module
         self._kernel = kernel
         self._info = kernel_info(module, kernel)
+        check_parameters(self._info)
         self._values = literals(module, kernel, constants)
         self._absent = drop_absent(module, self._info, self._values)
         self._keep_reachable()
