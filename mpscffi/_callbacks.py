@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from mpscffi._ffi import ffi
+from mpscffi._ffi import ffi, lib
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ EXIT_SECONDS = 1.0
 
 _tokens = itertools.count(1)
 _pending: dict[int, tuple[Stream, Callable[..., object]]] = {}
+#: Tokens of those that run now.
+_active: set[int] = set()
 _kept: dict[int, object] = {}
 
 
@@ -61,8 +63,11 @@ def discard(user: Any) -> None:
 
 
 def _call(user: Any, *arguments: object) -> None:
-    entry = _pending.pop(int(ffi.cast("uintptr_t", user)), None)
+    token = int(ffi.cast("uintptr_t", user))
+    _active.add(token)
+    entry = _pending.pop(token, None)
     if entry is None:
+        _active.discard(token)
         return
     stream, function = entry
     _running.stream = stream
@@ -72,6 +77,7 @@ def _call(user: Any, *arguments: object) -> None:
         stream._callback_errors.append(error)
     finally:
         _running.stream = None
+        _active.discard(token)
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
@@ -96,8 +102,11 @@ def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
 
 
 def _drain() -> None:
+    for stream, _ in list(_pending.values()):
+        # A handler of work that nobody has committed would never be called.
+        lib.mps_queue_commit(stream._pointer, ffi.NULL)
     deadline = time.monotonic() + EXIT_SECONDS
-    while _pending and time.monotonic() < deadline:
+    while (_pending or _active) and time.monotonic() < deadline:
         time.sleep(0.002)
     # What comes later finds nothing to call.
     _pending.clear()
@@ -105,6 +114,7 @@ def _drain() -> None:
 
 def _after_fork_in_child() -> None:
     _pending.clear()
+    _active.clear()
 
 
 atexit.register(_drain)

@@ -93,6 +93,19 @@ def test_an_exception_is_the_only_thing_to_see(run: Any) -> None:
     assert "Exception ignored" not in result.stderr
 
 
+def test_handlers_are_called_before_the_exit(run: Any) -> None:
+    script = """
+        kernels = mpscffi.compile_shader(SOURCE)
+        stream, x = mpscffi.Stream(), mpscffi.zeros(100_000, dtype=np.int32)
+        with mpscffi.stream(stream):
+            kernels.add(x, 1)
+            stream.add_completed_handler(lambda info: print("completed", info.failed, flush=True))
+    """
+    result = run(script)
+    quiet(result)
+    assert result.stdout.strip() == "completed False"
+
+
 def test_sigterm_ends_the_process(run: Any) -> None:
     result = run("hang(); os.kill(os.getpid(), 15); time.sleep(10)")
     assert result.returncode == -signal.SIGTERM
