@@ -1,5 +1,5 @@
-/* The Metal device, through the public interface, over the stand-in: what no test of both devices reaches, since only the
- * stand-in can be told to fail. The kernel library of shim/tests/host_kernels.c is argv[1]; argv[2] is a directory. */
+/* The Metal device, through the public interface, over the stand-in: what no test of both devices reaches, since only
+ * the stand-in can be told to fail. The kernel library of shim/tests/host_kernels.c is argv[1]. */
 #include "expect.h"
 #include "standin.h"
 
@@ -14,7 +14,7 @@
 static const uint64_t SECOND = 1000000000;
 
 static const char *kernels_path;
-static const char *directory;
+static char directory[] = "/tmp/mpsshim-test-XXXXXX";
 static mps_device *device;
 
 static mps_queue *make_queue(const char *label) {
@@ -410,7 +410,8 @@ static void test_failures_to_encode(void) {
   EXPECT_FAIL(mps_queue_fill(queue, buffer, 0, 8, 1), OUT_OF_MEMORY, "gives no blit encoder");
   EXPECT_FAIL(mps_queue_copy(queue, buffer, 0, buffer, 4, 4), OUT_OF_MEMORY, "gives no blit encoder");
   standin_set("raise_dispatch", 1);
-  EXPECT_FAIL(add(queue, kernel, buffer, 1), INTERNAL, "raised StandinException while encoding a dispatch: told to raise");
+  EXPECT_FAIL(add(queue, kernel, buffer, 1), INTERNAL,
+              "raised StandinException while encoding a dispatch: told to raise");
   standin_set("fail_buffers", 1);
   mps_address table[] = {{buffer, 0}};
   mps_argument arguments[] = {{.kind = MPS_ARGUMENT_BUFFER, .index = 0, .buffer = buffer},
@@ -676,12 +677,12 @@ static void test_signposts(void) {
 /* ---- all of it */
 
 int main(int argc, char **argv) {
-  if (argc != 3) {
-    fprintf(stderr, "usage: %s KERNEL_LIBRARY DIRECTORY\n", argv[0]);
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s KERNEL_LIBRARY\n", argv[0]);
     return 2;
   }
   kernels_path = argv[1];
-  directory = argv[2];
+  EXPECT(mkdtemp(directory) != NULL);
   setenv("MPSCFFI_CACHE_DIR", "/proc/none", 1);
   EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
   test_device();
@@ -690,10 +691,22 @@ int main(int argc, char **argv) {
   standin_settle();
   long objects = standin_live_objects();
   static void (*const tests[])(void) = {
-      test_memory,         test_no_memory,      test_untracked_memory, test_early_start,
-      test_full_queue,     test_backward_signal, test_failure_before_signal, test_failure_texts,
-      test_remembered_commands, test_release_with_work, test_failures_to_encode, test_handlers,
-      test_libraries,      test_pipelines,      test_capture,          test_signposts,
+      test_memory,
+      test_no_memory,
+      test_untracked_memory,
+      test_early_start,
+      test_full_queue,
+      test_backward_signal,
+      test_failure_before_signal,
+      test_failure_texts,
+      test_remembered_commands,
+      test_release_with_work,
+      test_failures_to_encode,
+      test_handlers,
+      test_libraries,
+      test_pipelines,
+      test_capture,
+      test_signposts,
   };
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     tests[i]();
@@ -705,5 +718,7 @@ int main(int argc, char **argv) {
   standin_settle();
   EXPECT_EQUAL(standin_live_objects(), 2); /* the list of GPUs, and the queue of callbacks */
   expect_nothing_lives();
-  return 0;
+  char command[200];
+  snprintf(command, sizeof command, "rm -rf '%s'", directory);
+  return system(command) == 0 ? 0 : 1;
 }
