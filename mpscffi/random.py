@@ -556,8 +556,8 @@ def permutation(count: SupportsIndex, *, dtype: npt.DTypeLike = "int64", generat
         number = operator.index(count)
     except TypeError:
         raise ArgumentTypeError(f"permutation: got {type(count).__name__}, expected an integer") from None
-    if number < 0:
-        raise InvalidArgumentError(f"permutation: got {number}, expected 0 or more")
+    if not 0 <= number <= 1 << 32:
+        raise InvalidArgumentError(f"permutation: got {number}, expected 0 to 2**32")
     element = device_dtype(dtype)
     if element.kind not in "iu":
         raise ArgumentTypeError(f"permutation: got dtype {element}, expected one of integers")
@@ -566,16 +566,29 @@ def permutation(count: SupportsIndex, *, dtype: npt.DTypeLike = "int64", generat
             f"permutation: got {number}, expected at most {np.iinfo(element).max + 1} of {element}"
         )
     generator = _chosen(generator)
-    order = empty(number, dtype="int64") if number <= _SHUFFLED else None
-    if order is not None:
-        if number:
-            kernel = _kernel("shuffled")
-            kernel(order, struct.pack("<4Q", *generator.reserve(-(-(number - 1) // 4)), 0, number), threads=1)
-        return order if element == order.dtype else order.astype(element)
+    if number > _SHUFFLED:
+        return _filled_from(_sorted_by_keys(number, generator).astype(element))
+    order = empty(number, dtype="int64")
+    if number:
+        kernel = _kernel("shuffled")
+        kernel(order, struct.pack("<4Q", *generator.reserve(-(-(number - 1) // 4)), 0, number), threads=1)
+    return order if element == order.dtype else order.astype(element)
+
+
+def _sorted_by_keys(number: int, generator: Generator) -> npt.NDArray[np.uint64]:
+    """Return the numbers below `number` in the order of random keys of 64 bits."""
     kernel = _kernel("sort_keys")
     blocks = -(-number // 4)
     own_seed, base = generator.reserve(blocks + (number if number >= _LARGE else 0))
-    keys = empty(blocks * 4, dtype="uint64")
+    keys, ties = empty(blocks * 4, dtype="uint64"), empty(blocks * 4, dtype="uint32")
     for first in range(0, blocks, _LAUNCH):
-        kernel(keys, struct.pack("<4Q", own_seed, base, first, number), threads=min(blocks - first, _LAUNCH))
-    return _filled_from(np.argsort(keys.numpy()[:number], kind="stable").astype(element))
+        kernel(keys, ties, struct.pack("<4Q", own_seed, base, first, number), threads=min(blocks - first, _LAUNCH))
+    order = np.sort(keys.numpy()[:number])
+    halves = order >> np.uint64(32)
+    order &= np.uint64(0xFFFFFFFF)
+    equal = halves[1:] == halves[:-1]
+    if equal.any():
+        at = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+        tied = order[at]
+        order[at] = tied[np.lexsort((ties.numpy()[tied], halves[at]))]
+    return order

@@ -288,15 +288,18 @@ kernel void bernoulli_each(device uchar *out [[buffer(0)]], constant span &s [[b
   *reinterpret_cast<device T *>(out + place(element, layout)) = T(w.of[0] < ulong(probability[element] * 0x1p32f));
 }
 
-// Keys of 64 bits that a permutation sorts by. The second halves settle ties.
-kernel void sort_keys(device ulong *out [[buffer(0)]], constant span &s [[buffer(1)]],
+// What a permutation sorts: a random word above the element's number; and another word, by which elements are sorted
+// whose first ones are equal.
+kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buffer(1)]], constant span &s [[buffer(2)]],
                       uint i [[thread_position_in_grid]]) {
   const ulong block = s.first + i;
   words high, low;
   philox(s.seed, s.base + block, 0, for_numbers, high);
   philox(s.seed, s.base + block, 0, for_ties, low);
   for (int k = 0; k < 4; k++) {
-    out[block * 4 + k] = ulong(high.of[k]) << 32 | low.of[k];
+    const ulong element = block * 4 + k;
+    keys[element] = ulong(high.of[k]) << 32 | element;
+    ties[element] = low.of[k];
   }
 }
 
