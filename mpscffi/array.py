@@ -20,7 +20,7 @@ from mpscffi._ffi import check, ffi, lib
 from mpscffi.allocator import Block, Counters, allocator_of
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype, storable
-from mpscffi.errors import ArgumentTypeError, ForkedError, InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 from mpscffi.stream import current_stream, wait_for_block
 
 __all__ = ["Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"]
@@ -259,7 +259,7 @@ class Array:
     def _host(self) -> npt.NDArray[Any]:
         """Return NumPy's view of the memory, without waiting."""
         if _device.forked:
-            raise ForkedError("this process was forked from one that uses a device: start it by spawn instead")
+            _device.refuse_fork()
         owner = self if self._base is None else self._base
         memory = owner._memory
         if memory is None:

@@ -11,7 +11,7 @@ from mpscffi.errors import ArgumentTypeError, ForkedError, InvalidArgumentError,
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from mpscffi.allocator import Allocator
     from mpscffi.stream import Stream
@@ -150,6 +150,11 @@ _opened: dict[tuple[str, int], Device] = {}
 _current: Device | None = None
 #: True in a process that was forked from one that uses a device.
 forked = False
+
+
+def refuse_fork() -> NoReturn:
+    """Raise what every use of a device raises in such a process; for answers that need no call of the C library."""
+    raise ForkedError("this process was forked from one that uses a device: start it by spawn instead")
 
 
 def _count(backend: str) -> int:

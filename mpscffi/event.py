@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpscffi import device as _device
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import current_device
@@ -32,7 +33,7 @@ class Event(ProcessBound):
         Whether :meth:`elapsed_time` may be asked.
     """
 
-    __slots__ = ("_handle", "_info", "_pointer", "_value", "device", "enable_timing")
+    __slots__ = ("_handle", "_info", "_pointer", "_reached", "_timed", "_value", "device", "enable_timing")
 
     def __init__(self, enable_timing: bool = False) -> None:
         if not isinstance(enable_timing, bool):
@@ -45,6 +46,9 @@ class Event(ProcessBound):
         self._pointer = out[0]
         self._info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
         self._value = 0
+        # What is known for good, so that it is not asked for again: a value that was reached, and the time of one.
+        self._reached = 0
+        self._timed = (0, 0)
 
     def __repr__(self) -> str:
         state = "not recorded" if not self._value else "complete" if self.query() else "pending"
@@ -84,11 +88,18 @@ class Event(ProcessBound):
 
     def query(self) -> bool:
         """Return whether the event is recorded and its work complete. Never blocks, reports no failure."""
-        info = self._info
-        status = _get_info(self._pointer, info)
-        if status:
-            check(status)
-        return 0 < self._value <= info.value  # type: ignore[no-any-return]
+        value = self._value
+        if self._reached < value:
+            info = self._info
+            status = _get_info(self._pointer, info)
+            if status:
+                check(status)
+            if info.value < value:
+                return False
+            self._reached = value
+        elif _device.forked:
+            _device.refuse_fork()
+        return value > 0
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until the event's work is complete. Returns at once if it was never recorded.
@@ -122,6 +133,9 @@ class Event(ProcessBound):
         """
         if not isinstance(end_event, Event):
             raise ArgumentTypeError(f"elapsed_time: got {type(end_event).__name__}, expected an Event")
+        start, end = self._timed, end_event._timed
+        if start[0] == self._value > 0 and end[0] == end_event._value > 0 and start[1] <= end[1] and not _device.forked:
+            return (end[1] - start[1]) / 1e6
         for name, event in (("start", self), ("end", end_event)):
             if not event.enable_timing:
                 raise StateError(f"elapsed_time: the {name} event was made without enable_timing=True")
@@ -140,8 +154,11 @@ class Event(ProcessBound):
     def _time(self) -> int:
         # A struct of its own, since another thread may use the shared one at the same time.
         info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
+        value = self._value
         check(_get_info(self._pointer, info))
         time: int = info.time
+        if info.value == value:  # else it was recorded again meanwhile
+            self._timed = (value, time)
         return time
 
 

@@ -224,3 +224,18 @@ def test_one_event_from_many_threads() -> None:
         thread.join()
     assert not failures
     assert event.query()
+
+
+def test_what_is_known_of_an_event_is_forgotten_when_it_is_recorded_again(spin: Any) -> None:
+    start, end = timed()
+    start.record()
+    end.record()
+    first = start.elapsed_time(end)
+    assert start.elapsed_time(end) == first
+    assert end.query()
+    spin(1_000_000)
+    end.record()
+    assert start.elapsed_time(end) > first
+    start.record()
+    with pytest.raises(errors.InvalidArgumentError, match="before the start"):
+        start.elapsed_time(end)
