@@ -56,6 +56,7 @@ struct metal_segment {
   void *callback_user;
   uint64_t resume_value;
   bool scheduled_called; /* on the handler thread only */
+  char *failure;         /* of this segment, for the handlers; NULL if all went well */
   /* With the queue's progress lock. */
   bool complete;
   bool calls_posted, calls_made;

@@ -108,6 +108,7 @@ static void free_segment(metal_segment *segment) {
   }
   metal_queue *queue = segment->queue;
   [segment->commands release];
+  free(segment->failure);
   free(segment);
   metal_queue_unref(queue);
 }
@@ -223,14 +224,13 @@ static void call_handlers(metal_segment *segment, mps_handler_kind kind) {
   pthread_mutex_lock(&queue->progress);
   mps_command_info info = *metal_queue_info(queue, segment->serial);
   pthread_mutex_unlock(&queue->progress);
-  char failure[METAL_FAILURE_BYTES] = "";
   info.scheduled = 1;
+  info.message = "";
   if (kind == MPS_HANDLER_SCHEDULED) {
     info.start = info.end = 0;
-  } else if (info.status != MPS_STATUS_OK) {
-    describe_failure(segment, failure);
+  } else if (segment->failure != NULL) {
+    info.message = segment->failure;
   }
-  info.message = failure;
   for (metal_handler *handler = segment->handlers; handler != NULL; handler = handler->next) {
     if (handler->kind == kind) {
       handler->call(handler->user, &info);
@@ -320,6 +320,7 @@ static void complete(metal_segment *segment, const char *failure, uint64_t start
   set_times(segment, failure != NULL, start, end);
   if (failure != NULL) {
     metal_failure_put(queue->failure, failure);
+    segment->failure = mps_text_copy(failure);
   }
   release_holds(segment);
   if (segment->event != NULL) {
@@ -414,6 +415,8 @@ static void link_segment(metal_queue *queue, metal_segment *segment) {
 /* Metal would not take the segment, and calls no handler: who waits for it must not wait for ever. */
 static void abandon(metal_segment *segment, NSException *exception) {
   NSString *reason = [exception reason];
+  [segment->commands release];
+  segment->commands = nil;
   dispatch_async(segment->queue->handler_queue, ^{
     @autoreleasepool {
       char failure[METAL_FAILURE_BYTES];
