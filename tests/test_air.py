@@ -606,6 +606,44 @@ def test_lanes_that_went_different_ways_do_not_meet(through: str) -> None:
             assert found[thread] == expected
 
 
+FORK = """
+  %few = icmp ult i32 %2, 5
+  %wide = zext i32 %2 to i64
+  br i1 %few, label %left, label %right
+left:
+  %a = call i32 @air.simd_sum.s.i32(i32 1) #0
+  br label %join
+right:
+  %b = call i32 @air.simd_sum.s.i32(i32 1) #0
+  br label %join
+join:
+  %sum = phi i32 [ %a, %left ], [ %b, %right ]
+  %to = getelementptr inbounds i32, ptr addrspace(1) %0, i64 %wide
+  store i32 %sum, ptr addrspace(1) %to
+"""
+
+
+def test_the_same_call_in_two_branches_is_not_made_one() -> None:
+    kernel = Kernel("fork", [device("out", 0, "int"), device("x", 1, "int"), INDEX], FORK, DECLARED)
+    found = run(kernel, np.zeros(32, np.int32), np.zeros(32, np.int32), threads=32)[0]
+    assert found.tolist() == [5] * 5 + [27] * 27
+
+
+def test_big_frames_do_not_step_over_the_guard() -> None:
+    """An array beyond the end of the stack is a fault that is told, whatever lies there."""
+    body = Body()
+    room = body.value("alloca [400000 x i32], align 4")
+    place = body.value(f"getelementptr i32, ptr {room}, i32 %1")
+    body.lines.append(f"  store volatile i32 %1, ptr {place}")
+    body.call("air.wg.barrier", "void", "i32 1", "i32 1")
+    body.store("i32", body.value(f"load volatile i32, ptr {place}"), "%0", "%1")
+    kernel = Kernel("big", [device("out", 0, "int"), INDEX], body.text, body.top)
+    function = mpscffi.load_metallib(metallib([kernel])).big
+    function(mpscffi.zeros(64, dtype="int32"), threads=64)
+    with pytest.raises(errors.Error, match="'big'.* stack"):
+        mpscffi.synchronize()
+
+
 # ---------------------------------------------------------------- threadgroup memory
 
 TILE = "@tile = internal unnamed_addr addrspace(3) global [64 x i32] undef, align 4\n"

@@ -193,10 +193,11 @@ class _Body:
     def text(self, symbol: str, result: str) -> str:
         """The whole definition."""
         parameters = ", ".join(f"{kind} %a{number}" for number, kind in enumerate(self.parameters))
-        convergent = " convergent" if self.meets else ""
+        # Where threads meet is told by the call, which may be neither merged with one in another branch, nor doubled.
+        meeting = " convergent nomerge" if self.meets else ""
         lines = "".join(f"{line}\n" for line in self._lines)
         last = f"ret {self.result} {result}" if self.result != "void" else "ret void"
-        head = f"define internal {self.result} {symbol}({parameters}) alwaysinline nounwind{convergent}"
+        head = f"define internal {self.result} {symbol}({parameters}) alwaysinline nounwind{meeting}"
         return f"{head} {{\n{lines}  {last}\n}}\n"
 
 

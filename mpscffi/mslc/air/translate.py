@@ -30,6 +30,8 @@ _DROPPED_LINES = ("  #dbg_", "@llvm.dbg.", "@llvm.experimental.noalias.scope.dec
 _FAST = re.compile(r"(?<![%@\w.$-])fast (?=[\w<{%])")
 _FINITE = re.compile(r"(?<![%@\w.$-])(?:nnan|ninf) ")
 _NOT_FINITE_ONLY = "reassoc nsz arcp contract afn "
+# The stacks of kernels end in a guard page, which a big frame must not step over.
+_PROBED = '"probe-stack"="inline-asm"'
 _NO_ALIAS = re.compile(r"\bnoalias\b ?")
 _ATTRIBUTES = re.compile(
     r'\b(?:noundef|nonnull|readonly|writeonly|readnone|nocapture|dereferenceable\(\d+\))\s|"[^"]*"(?:="[^"]*")?\s'
@@ -145,16 +147,16 @@ class _Translation:
         for parameter in function.parameters:
             text = flat(_NO_ALIAS.sub("", parameter))
             parameters.append(_ATTRIBUTES.sub("", text) if name == self._info.function else text)
-        attributes = (
-            "nounwind" + (" convergent" if self._intrinsics.meets else "") + (" alwaysinline" if inline else "")
-        )
+        attributes = f"nounwind {_PROBED}"
+        attributes += " convergent nomerge" if self._intrinsics.meets else ""
+        attributes += " alwaysinline" if inline else ""
         head = flat(function.head)
         return f"define internal {head} {self._names[name]}({', '.join(parameters)}) {attributes} {{\n{body}\n}}"
 
     def _kept(self, number: str) -> str:
         """Of an attribute group of calls: what orders threads. The rest may not hold for the functions called here."""
         words = self._module.attributes.get(number, "").split()
-        return "convergent nounwind" if "convergent" in words else "nounwind"
+        return "convergent nomerge nounwind" if "convergent" in words else "nounwind"
 
     # ---------------------------------------------------------------- what is declared
 
