@@ -11,6 +11,7 @@ import operator
 import struct
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
 
@@ -181,6 +182,13 @@ def _target(array: Array, function: str) -> Array:
             f"{function}: the array is on {array.device}, the device in use is {current_device()}: "
             "call set_device first"
         )
+    if array._offset % array.itemsize or (
+        array._strides is not None and any(stride % array.itemsize for stride in array._strides)
+    ):
+        raise InvalidArgumentError(
+            f"{function}: the array's offset {array._offset} and strides {array.strides} are not multiples of its "
+            f"elements' {array.itemsize} bytes"
+        )
     return array
 
 
@@ -224,10 +232,15 @@ def _rounded(value: SupportsFloat, dtype: np.dtype[Any], name: str, function: st
     return rounded
 
 
-# ---- laws
+# ---- laws: those of plain numbers are kept, since most are asked for again
 
 
 def _uniform(dtype: np.dtype[Any], low: SupportsFloat, high: SupportsFloat, function: str) -> _Law:
+    return _uniform_law(dtype, _number(low, "low", function), _number(high, "high", function), function)
+
+
+@lru_cache
+def _uniform_law(dtype: np.dtype[Any], low: float, high: float, function: str) -> _Law:
     metal = _float_type(dtype, function)
     a, b = _rounded(low, dtype, "low", function), _rounded(high, dtype, "high", function)
     if a > b:
@@ -238,6 +251,11 @@ def _uniform(dtype: np.dtype[Any], low: SupportsFloat, high: SupportsFloat, func
 
 
 def _normal(dtype: np.dtype[Any], mean: SupportsFloat, std: SupportsFloat, function: str) -> _Law:
+    return _normal_law(dtype, _number(mean, "mean", function), _number(std, "std", function), function)
+
+
+@lru_cache
+def _normal_law(dtype: np.dtype[Any], mean: float, std: float, function: str) -> _Law:
     metal = _float_type(dtype, function)
     centre, deviation = _rounded(mean, dtype, "mean", function), _rounded(std, DEFAULT, "std", function)
     if deviation < 0:
@@ -246,12 +264,16 @@ def _normal(dtype: np.dtype[Any], mean: SupportsFloat, std: SupportsFloat, funct
 
 
 def _exponential(dtype: np.dtype[Any], lambd: SupportsFloat, function: str) -> _Law:
+    return _exponential_law(dtype, _number(lambd, "lambd", function), function)
+
+
+@lru_cache
+def _exponential_law(dtype: np.dtype[Any], lambd: float, function: str) -> _Law:
     metal = _float_type(dtype, function)
-    rate = _number(lambd, "lambd", function)
-    if rate <= 0:
+    if lambd <= 0:
         raise InvalidArgumentError(f"{function}: got lambd={lambd}, expected more than 0")
     smallest = {"float": 2.0**-126, "half": 2.0**-14, "bfloat": 2.0**-126}[metal]
-    scale = _rounded(1 / rate, dtype, "1 / lambd", function)
+    scale = _rounded(1 / lambd, dtype, "1 / lambd", function)
     return _Law(f"exponential_{metal}", struct.pack("<2f", scale, smallest))
 
 
@@ -264,13 +286,18 @@ def _bernoulli(dtype: np.dtype[Any], p: SupportsFloat, function: str) -> _Law:
 
 
 def _integers(dtype: np.dtype[Any], low: SupportsIndex, high: SupportsIndex, function: str) -> _Law:
-    metal = _any_type(dtype, function)
     try:
         first, end = operator.index(low), operator.index(high)
     except TypeError:
         raise ArgumentTypeError(f"{function}: got low={low!r} and high={high!r}, expected integers") from None
-    if first >= end:
-        raise InvalidArgumentError(f"{function}: got low={first} and high={end}, expected low to be below high")
+    return _integers_law(dtype, first, end, function)
+
+
+@lru_cache
+def _integers_law(dtype: np.dtype[Any], low: int, high: int, function: str) -> _Law:
+    metal = _any_type(dtype, function)
+    if low >= high:
+        raise InvalidArgumentError(f"{function}: got low={low} and high={high}, expected low to be below high")
     if dtype.kind == "b":
         least, most = 0, 1
     elif dtype.kind in "iu":
@@ -278,18 +305,18 @@ def _integers(dtype: np.dtype[Any], low: SupportsIndex, high: SupportsIndex, fun
     else:
         most = 1 << _WHOLE_BITS[dtype.name]
         least = -most
-    if first < least or end - 1 > most:
+    if low < least or high - 1 > most:
         raise InvalidArgumentError(
-            f"{function}: got low={first} and high={end}, expected numbers that {dtype} holds exactly: "
+            f"{function}: got low={low} and high={high}, expected numbers that {dtype} holds exactly: "
             f"low from {least}, high up to {most + 1}"
         )
-    count = end - first
+    count = high - low
     if dtype.itemsize == 8:
         whole = 1 << 64
-        numbers = struct.pack("<3Q", first % whole, count % whole, whole % count)
+        numbers = struct.pack("<3Q", low % whole, count % whole, whole % count)
         return _Law(f"long_integers_{metal}", numbers, per_block=2)
     whole = 1 << 32
-    return _Law(f"integers_{metal}", struct.pack("<3I", first % whole, count % whole, whole % count))
+    return _Law(f"integers_{metal}", struct.pack("<3I", low % whole, count % whole, whole % count))
 
 
 # ---- into arrays

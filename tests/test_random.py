@@ -929,6 +929,24 @@ def test_read_only_arrays_are_refused() -> None:
             mps.fill_uniform(alias)
 
 
+def test_elements_across_their_own_boundaries_are_refused() -> None:
+    before = mps.get_rng_state()
+    shifted = mps.zeros(64, dtype="uint8")[1:41].view("float32")
+    with pytest.raises(ValueError, match="multiples"):
+        mps.fill_uniform(shifted)
+    np.testing.assert_array_equal(mps.get_rng_state(), before)
+
+
+def test_parameters_are_not_mixed_up_with_equal_ones_of_before() -> None:
+    mps.fill_randint(mps.empty(4), 0, 5)
+    with pytest.raises(TypeError, match="expected integers"):
+        mps.fill_randint(mps.empty(4), 0, 5.0)
+    changing = mps.full((), 1.0)
+    for value in (1.0, 8.0):
+        changing.fill_(value)
+        assert mps.fill_uniform(mps.empty(4), changing, changing).tolist() == [value] * 4
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
 def test_empty_arrays(shape: tuple[int, ...]) -> None:
     before = mps.get_rng_state()
