@@ -259,12 +259,13 @@ def checked(data: memoryview, start: int, size: int, digest: bytes, place: str) 
     return part
 
 
-def table_of(data: memoryview) -> bytes:
-    """Return the header and the table of functions, which together tell files apart; all of a file that has none."""
-    if len(data) < HEADER_SIZE:
-        return bytes(data)
-    offset, length = struct.unpack_from("<2Q", data, 24)
-    return bytes(data[:HEADER_SIZE]) + bytes(data[offset : offset + length + 4])
+def table_digest(data: memoryview) -> bytes:
+    """Return a hash of the header and the table of functions, which together tell files apart."""
+    state = hashlib.blake2b(data[:HEADER_SIZE])
+    if len(data) >= HEADER_SIZE:
+        offset, length = struct.unpack_from("<2Q", data, 24)
+        state.update(data[offset : offset + length + 4])
+    return state.digest()
 
 
 def unwrapped(blob: bytes, place: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import threading
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from ..errors import RequestError
 from ..provider import Constant, Listing, _compiler
 from ..values import type_text
-from .container import Metallib, checked, printable, table_of, unwrapped
+from .container import Metallib, checked, printable, table_digest, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ _indexes: dict[bytes, dict[str, _Place]] = {}
 def _place(data: Data, kernel: str) -> _Place:
     """Find a kernel. What the table of functions says is kept, as it is long in big libraries; the data is not."""
     view = memoryview(data)
-    key = hashlib.sha256(table_of(view)).digest()
+    key = table_digest(view)
     with _lock:
         index = _indexes.get(key)
     if index is None:
