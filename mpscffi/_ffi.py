@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from mpscffi._shim import ffi, lib
+try:
+    from mpscffi._shim import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != "mpscffi._shim":
+        raise
+    raise ImportError(
+        f"mpscffi was imported from {__file__.rpartition('/')[0]}, a source tree that is not built. Install it "
+        "(pip install .), then start Python in another folder: in this one, the source hides what is installed",
+        name=error.name,
+    ) from None
 
 __all__ = ["check", "error_message", "ffi", "lib"]
 

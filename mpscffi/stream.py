@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
+import sys
 import threading
 import time
 import weakref
 
 from mpscffi._callbacks import _running, discard, register
-from mpscffi._ffi import check, ffi, lib
+from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
-from mpscffi.errors import ArgumentTypeError, ExecutionError, InvalidArgumentError, StateError
+from mpscffi.errors import ArgumentTypeError, ExecutionError, InvalidArgumentError, StateError, TimeoutError
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ WAIT_SLICE = 50_000_000
 
 _OK = lib.MPS_STATUS_OK
 _TIMEOUT = lib.MPS_STATUS_TIMEOUT
+_FAILED = lib.MPS_STATUS_EXECUTION_FAILED
 _queue_wait = lib.mps_queue_wait
 
 
@@ -58,6 +61,11 @@ def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float
     -------
     int
         The last status.
+
+    Raises
+    ------
+    TimeoutError
+        If the time is over.
     """
     if timeout is None:
         while (status := wait(pointer, WAIT_SLICE)) == _TIMEOUT:
@@ -72,8 +80,12 @@ def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float
         left = deadline - time.monotonic()
         last = left <= WAIT_SLICE / 1e9
         status = wait(pointer, max(0, int(left * 1e9)) if last else WAIT_SLICE)
-        if status != _TIMEOUT or last:
+        if status != _TIMEOUT:
             return status
+        if last:
+            raise TimeoutError(
+                f"{function}: the work was not complete after {timeout:g} seconds; it goes on, and can be waited for again"
+            )
 
 
 class Stream(ProcessBound):
@@ -279,6 +291,16 @@ _thread = _ThreadState()
 def live_streams() -> list[Stream]:
     """Return all streams that exist."""
     return [stream for ref in list(_live.values()) if (stream := ref()) is not None]
+
+
+def _report_failures() -> None:
+    """Say at exit which failures nobody has waited for, so that none is lost."""
+    for stream in live_streams():
+        if _queue_wait(stream._pointer, 0) == _FAILED:
+            sys.stderr.write(f"mpscffi: {error_message()}; the program ended without waiting for this work\n")
+
+
+atexit.register(_report_failures)
 
 
 def default_stream(device: Device | None = None) -> Stream:

@@ -198,6 +198,40 @@ def test_exit_is_silent_with_everything_alive(python: Run, way: str) -> None:
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 
+def test_failure_that_nobody_waited_for_is_told_at_exit(python: Run, device: mps.Device) -> None:
+    if device.backend != "host":
+        pytest.skip("what a GPU does with a fault is its own affair")
+    finished = python(
+        """
+        import mpscffi as mps
+        kernel = mps.compile_shader('kernel void wild(constant ulong &at) { *(device float *)at = 1; }').wild
+        kernel(16, threads=1)
+        """
+    )
+    assert finished.returncode == 0
+    assert finished.stderr.count("\n") == 1
+    assert "wild" in finished.stderr and "without waiting" in finished.stderr
+
+
+def test_timeout_tells_the_time_that_was_given(python: Run) -> None:
+    finished = python(
+        """
+        import mpscffi as mps
+        library = mps.compile_shader('kernel void forever(device volatile uint *x) { while (x[0] == 0) { x[1] += 1; } }')
+        library.forever(mps.zeros(2, dtype='u4'), threads=1)
+        event = mps.Event()
+        event.record()
+        for wait in (mps.synchronize, mps.current_stream().synchronize, event.synchronize):
+            try:
+                wait(timeout=0.125)
+            except TimeoutError as error:
+                print(error)
+        """
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("after 0.125 seconds") == 3
+
+
 def test_exit_code_of_an_unhandled_exception_is_kept(python: Run) -> None:
     finished = python("import mpscffi as mps; x = mps.zeros(10); raise SystemExit(7)")
     assert (finished.returncode, finished.stderr) == (7, "")
