@@ -486,7 +486,7 @@ def test_vectors(basics: Any) -> None:
         basics.vectors(out, 1.0, 4 + 5j, [6, 7, 8], threads=1)
 
 
-def test_structs(basics: Any) -> None:
+def test_structs(basics: Any, device: mpscffi.Device) -> None:
     dtype = np.dtype([("n", "i4"), ("x", "f4", 2)])
     big = dtype.newbyteorder(">")
     value = np.array((7, (0.5, 1.5)), dtype)
@@ -507,8 +507,9 @@ def test_structs(basics: Any) -> None:
         basics.structs(out, b"1234", threads=1)
     with pytest.raises(errors.ArgumentTypeError, match="structured NumPy scalar of 12 bytes"):
         basics.structs(out, 7, threads=1)
-    with pytest.raises(errors.InvalidArgumentError, match=r"array of 8 bytes, but the kernel reads 12"):
-        basics.structs(out, mpscffi.zeros(2), threads=1)
+    if device.backend == "host":  # Metal does not tell that it is no pointer, of which nothing might be read
+        with pytest.raises(errors.InvalidArgumentError, match=r"array of 8 bytes, but the kernel reads 12"):
+            basics.structs(out, mpscffi.zeros(2), threads=1)
 
 
 def test_long_inline_data_is_refused(basics: Any) -> None:
@@ -722,7 +723,7 @@ def test_missing_kernels(basics: Any) -> None:
     assert not hasattr(basics, "nothing")
 
 
-def test_what_a_kernel_says_of_itself(basics: Any, groups: Any) -> None:
+def test_what_a_kernel_says_of_itself(basics: Any, groups: Any, device: mpscffi.Device) -> None:
     kernel = groups.matmul
     assert kernel.max_threads_per_threadgroup == 1024
     assert kernel.thread_execution_width == 32
@@ -734,7 +735,8 @@ def test_what_a_kernel_says_of_itself(basics: Any, groups: Any) -> None:
         ("b", "buffer", 2, "read", "float"),
         ("mnk", "buffer", 3, "read", "uint3"),
     ]
-    assert [a.is_reference for a in kernel.arguments] == [False, False, False, True]
+    on_host = device.backend == "host"  # Metal does not tell references from pointers
+    assert [a.is_reference for a in kernel.arguments] == [False, False, False, on_host]
     assert basics.full is basics["full"]
 
 
