@@ -84,7 +84,8 @@ def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float
             return status
         if last:
             raise TimeoutError(
-                f"{function}: the work was not complete after {timeout:g} seconds; it goes on, and can be waited for again"
+                f"{function}: the work was not complete after {timeout:g} seconds; it goes on, and can be waited for "
+                "again"
             )
 
 

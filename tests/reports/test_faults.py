@@ -217,8 +217,8 @@ def test_timeout_tells_the_time_that_was_given(python: Run) -> None:
     finished = python(
         """
         import mpscffi as mps
-        library = mps.compile_shader('kernel void forever(device volatile uint *x) { while (x[0] == 0) { x[1] += 1; } }')
-        library.forever(mps.zeros(2, dtype='u4'), threads=1)
+        source = 'kernel void forever(device volatile uint *x) { while (x[0] == 0) { x[1] += 1; } }'
+        mps.compile_shader(source).forever(mps.zeros(2, dtype='u4'), threads=1)
         event = mps.Event()
         event.record()
         for wait in (mps.synchronize, mps.current_stream().synchronize, event.synchronize):
