@@ -123,13 +123,13 @@ class _Law:
         own_seed, base = generator.reserve(blocks)
         if dense is not None:
             for first in range(0, whole, _LAUNCH):
-                span = struct.pack("<4Q", own_seed, base, first, array.size)
-                dense(array, span, self.parameters, threads=min(whole - first, _LAUNCH))
+                part = struct.pack("<4Q", own_seed, base, first, array.size)
+                dense(array, part, self.parameters, threads=min(whole - first, _LAUNCH))
         if scattered is not None:
             memory, layout = _layout(array)
             for first in range(whole, blocks, _LAUNCH):
-                span = struct.pack("<4Q", own_seed, base, first, array.size)
-                scattered(memory, span, self.parameters, layout, threads=min(blocks - first, _LAUNCH))
+                part = struct.pack("<4Q", own_seed, base, first, array.size)
+                scattered(memory, part, self.parameters, layout, threads=min(blocks - first, _LAUNCH))
         return array
 
 
@@ -444,8 +444,8 @@ def _fill_bernoulli_each(array: Array, probabilities: Array, generator: Generato
         own_seed, base = generator.reserve(array.size)
         memory, layout = _layout(array)
         for first in range(0, array.size, _LAUNCH):
-            span = struct.pack("<4Q", own_seed, base, first, array.size)
-            kernel(memory, span, probabilities, layout, threads=min(array.size - first, _LAUNCH))
+            part = struct.pack("<4Q", own_seed, base, first, array.size)
+            kernel(memory, part, probabilities, layout, threads=min(array.size - first, _LAUNCH))
     return array
 
 

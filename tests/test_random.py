@@ -456,8 +456,8 @@ def test_a_longer_array_begins_with_a_shorter_ones_numbers(count: int) -> None:
 def test_group_size_does_not_matter(group: int) -> None:
     out = mps.empty(40_000)
     kernel = mps.random._kernel("normal_float")
-    span, law = struct.pack("<4Q", 5, 0, 0, 40_000), struct.pack("<2f", 0, 1)
-    kernel(out, span, law, threads=10_000, group_size=group)
+    part, law = struct.pack("<4Q", 5, 0, 0, 40_000), struct.pack("<2f", 0, 1)
+    kernel(out, part, law, threads=10_000, group_size=group)
     np.testing.assert_array_equal(out.numpy(), mps.randn(40_000, generator=mps.Generator(5)).numpy())
 
 
@@ -632,7 +632,7 @@ def test_a_new_process_begins_unpredictably(python: Callable[..., subprocess.Com
 
 
 def test_seeding_needs_no_device(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    script = "import mpscffi\nmpscffi.manual_seed(3)\nprint(mpscffi.get_rng_state()[28])\nmpscffi.rand(1)"
+    script = "import mpscffi\nmpscffi.manual_seed(3)\nprint(mpscffi.get_rng_state()[28])\nmpscffi.rand(1).numpy()"
     done = python(script, MPSCFFI_DEVICE="metal")
     if not mps.is_available():
         assert "UnavailableError" in done.stderr

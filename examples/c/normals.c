@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* As `span` and `normal_law` in random.metal. */
+/* As `part` and `normal_law` in random.metal. */
 typedef struct {
   uint64_t seed, base, first, count;
-} span;
+} part;
 typedef struct {
   float mean, deviation;
 } normal_law;
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: %s random.metal SEED OFFSET COUNT\n", argv[0]);
     return 2;
   }
-  const span numbers = {strtoull(argv[2], NULL, 0), strtoull(argv[3], NULL, 0), 0, strtoull(argv[4], NULL, 0)};
+  const part numbers = {strtoull(argv[2], NULL, 0), strtoull(argv[3], NULL, 0), 0, strtoull(argv[4], NULL, 0)};
   const normal_law law = {0, 1};
   size_t length;
   char *source = read_file(argv[1], &length);

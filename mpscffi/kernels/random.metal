@@ -43,9 +43,13 @@ INLINE void philox(ulong seed, ulong index, uint attempt, uint purpose, thread w
 
 // ---- from words to floats
 
+constant constexpr float two_to_minus_31 = 1.0f / 2147483648.0f;
+constant constexpr float two_to_minus_32 = 1.0f / 4294967296.0f;
+constant constexpr float below_one = 1.0f - 1.0f / 16777216.0f; // the number before it
+
 // In (0, 1], with the resolution of 31 bits near 0.
 INLINE float open_unit(uint word) {
-  return fma(float(int(word >> 1)), 0x1p-31f, 0x1p-32f);
+  return fma(float(int(word >> 1)), two_to_minus_31, two_to_minus_32);
 }
 
 // The natural logarithm of a normal number: log(2^n (1 + t)) with 1 + t in [sqrt(1/2), sqrt(2)), so that nothing
@@ -133,7 +137,7 @@ struct normal_law {
     for (int k = 0; k < 4; k += 2) {
       const float radius = sqrt(log_of(open_unit(w.of[k])) * -2.0f);
       float sine, cosine;
-      direction_of(float(int(w.of[k + 1])) * 0x1p-32f, sine, cosine);
+      direction_of(float(int(w.of[k + 1])) * two_to_minus_32, sine, cosine);
       out[k] = T(fma(radius * cosine, deviation, mean));
       out[k + 1] = T(fma(radius * sine, deviation, mean));
     }
@@ -149,7 +153,7 @@ struct exponential_law {
     words w;
     philox(seed, index, 0, for_numbers, w);
     for (int k = 0; k < 4; k++) {
-      const float u = min(open_unit(w.of[k]), 0x1.fffffep-1f); // below 1, whose logarithm is 0
+      const float u = min(open_unit(w.of[k]), below_one); // below 1, whose logarithm is 0
       out[k] = T(max(log_of(u) * -scale, smallest));
     }
   }
@@ -163,7 +167,7 @@ struct bernoulli_law {
     words w;
     philox(seed, index, 0, for_numbers, w);
     for (int k = 0; k < 4; k++) {
-      out[k] = T(ulong(w.of[k]) < threshold);
+      out[k] = ulong(w.of[k]) < threshold ? T(1) : T(0);
     }
   }
 };
@@ -228,7 +232,7 @@ private:
 
 // ---- kernels
 
-struct span {
+struct part {
   ulong seed;
   ulong base;  // the stream's block for the first element
   ulong first; // block of this launch, counted from there
@@ -237,12 +241,12 @@ struct span {
 
 // Elements in C order, whole blocks only.
 template <typename T, typename Law>
-kernel void dense(device T *out [[buffer(0)]], constant span &s [[buffer(1)]], constant Law &given [[buffer(2)]],
+kernel void dense(device T *out [[buffer(0)]], constant part &p [[buffer(1)]], constant Law &given [[buffer(2)]],
                   uint i [[thread_position_in_grid]]) {
   Law law = given;
-  const ulong block = s.first + i;
+  const ulong block = p.first + i;
   T drawn[Law::per_block];
-  law.draw(s.seed, s.base + block, drawn);
+  law.draw(p.seed, p.base + block, drawn);
   for (int k = 0; k < Law::per_block; k++) {
     out[block * Law::per_block + k] = drawn[k];
   }
@@ -262,16 +266,16 @@ INLINE long place(ulong element, constant long *layout) {
 
 // The same elements wherever they lie, and those of a last block that is not whole.
 template <typename T, typename Law>
-kernel void scattered(device uchar *out [[buffer(0)]], constant span &s [[buffer(1)]],
+kernel void scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
                       constant Law &given [[buffer(2)]], constant long *layout [[buffer(3)]],
                       uint i [[thread_position_in_grid]]) {
   Law law = given;
-  const ulong block = s.first + i;
+  const ulong block = p.first + i;
   T drawn[Law::per_block];
-  law.draw(s.seed, s.base + block, drawn);
+  law.draw(p.seed, p.base + block, drawn);
   for (int k = 0; k < Law::per_block; k++) {
     const ulong element = block * Law::per_block + k;
-    if (element < s.count) {
+    if (element < p.count) {
       *reinterpret_cast<device T *>(out + place(element, layout)) = drawn[k];
     }
   }
@@ -279,23 +283,24 @@ kernel void scattered(device uchar *out [[buffer(0)]], constant span &s [[buffer
 
 // A probability for each element, and a block.
 template <typename T>
-kernel void bernoulli_each(device uchar *out [[buffer(0)]], constant span &s [[buffer(1)]],
+kernel void bernoulli_each(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
                            device const float *probability [[buffer(2)]], constant long *layout [[buffer(3)]],
                            uint i [[thread_position_in_grid]]) {
-  const ulong element = s.first + i;
+  const ulong element = p.first + i;
   words w;
-  philox(s.seed, s.base + element, 0, for_numbers, w);
-  *reinterpret_cast<device T *>(out + place(element, layout)) = T(w.of[0] < ulong(probability[element] * 0x1p32f));
+  philox(p.seed, p.base + element, 0, for_numbers, w);
+  *reinterpret_cast<device T *>(out + place(element, layout)) =
+      w.of[0] < ulong(probability[element] * 4294967296.0f) ? T(1) : T(0);
 }
 
 // What a permutation sorts: a random word above the element's number; and another word, by which elements are sorted
 // whose first ones are equal.
-kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buffer(1)]], constant span &s [[buffer(2)]],
+kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buffer(1)]], constant part &p [[buffer(2)]],
                       uint i [[thread_position_in_grid]]) {
-  const ulong block = s.first + i;
+  const ulong block = p.first + i;
   words high, low;
-  philox(s.seed, s.base + block, 0, for_numbers, high);
-  philox(s.seed, s.base + block, 0, for_ties, low);
+  philox(p.seed, p.base + block, 0, for_numbers, high);
+  philox(p.seed, p.base + block, 0, for_ties, low);
   for (int k = 0; k < 4; k++) {
     const ulong element = block * 4 + k;
     keys[element] = ulong(high.of[k]) << 32 | element;
@@ -304,20 +309,20 @@ kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buff
 }
 
 // A small permutation, by Fisher and Yates, in one thread: the exchange number j takes word j of the stream.
-kernel void shuffled(device long *out [[buffer(0)]], constant span &s [[buffer(1)]]) {
-  const uint count = uint(s.count);
+kernel void shuffled(device long *out [[buffer(0)]], constant part &p [[buffer(1)]]) {
+  const uint count = uint(p.count);
   for (uint j = 0; j < count; j++) {
     out[j] = j;
   }
   words w = {};
   for (uint j = 0; j + 1 < count; j++) {
-    const ulong index = s.base + j / 4;
+    const ulong index = p.base + j / 4;
     if (j % 4 == 0) {
-      philox(s.seed, index, 0, for_numbers, w);
+      philox(p.seed, index, 0, for_numbers, w);
     }
     const uint last = count - 1 - j;
     const uint range = last + 1;
-    const uint other = below(range, (0u - range) % range, s.seed, index, int(j % 4), w.of[j % 4]);
+    const uint other = below(range, (0u - range) % range, p.seed, index, int(j % 4), w.of[j % 4]);
     const long moved = out[other];
     out[other] = out[last];
     out[last] = moved;
@@ -325,15 +330,15 @@ kernel void shuffled(device long *out [[buffer(0)]], constant span &s [[buffer(1
 }
 
 #define KERNELS(LAW, T)                                                                                                \
-  template [[host_name(#LAW "_" #T)]] kernel void dense<T, LAW##_law>(device T *, constant span &,                     \
+  template [[host_name(#LAW "_" #T)]] kernel void dense<T, LAW##_law>(device T *, constant part &,                     \
                                                                       constant LAW##_law &, uint);                     \
   template [[host_name(#LAW "_" #T "_scattered")]] kernel void scattered<T, LAW##_law>(                                \
-      device uchar *, constant span &, constant LAW##_law &, constant long *, uint);
+      device uchar *, constant part &, constant LAW##_law &, constant long *, uint);
 #define FLOATING(T) KERNELS(uniform, T) KERNELS(normal, T) KERNELS(exponential, T) EVERY(T) KERNELS(integers, T)
 #define EVERY(T)                                                                                                       \
   KERNELS(bernoulli, T)                                                                                                \
   template [[host_name("bernoulli_each_" #T)]] kernel void bernoulli_each<T>(                                          \
-      device uchar *, constant span &, device const float *, constant long *, uint);
+      device uchar *, constant part &, device const float *, constant long *, uint);
 FLOATING(float)
 FLOATING(half)
 #if __METAL_VERSION__ >= 310
