@@ -1168,6 +1168,20 @@ def test_names_of_all_sorts() -> None:
         assert run(kernel, np.zeros(1, np.float32), threads=1)[0].tolist() == [2.5]
 
 
+def test_texts_of_any_bytes() -> None:
+    """UTF-8 comes through; what is none gets a name that can be written."""
+    body = Body()
+    body.store("float", "2.5", "%0", "%1")
+    text = Kernel("place", [device("\\CE\\B1", 0), INDEX], body.text).text().replace("@place", '@"pl\\FFce"')
+    library = mpscffi.load_metallib(write_metallib([FunctionEntry("pl\udcffce", assembled(text))]))
+    assert dir(library) == ["pl\\xffce"]
+    kernel = library["pl\\xffce"]
+    assert kernel.arguments[0].name == "\N{GREEK SMALL LETTER ALPHA}"
+    x = mpscffi.zeros(1)
+    kernel(x, threads=1)
+    assert x.item() == 2.5
+
+
 def test_faults_are_told() -> None:
     kernel = Kernel(
         "wild", [device("x", 0), INDEX], "  store float 1.0, ptr addrspace(1) inttoptr (i64 64 to ptr addrspace(1))"

@@ -119,8 +119,21 @@ def test_darwins_wrapper_is_taken_off_and_put_on() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [(3, 12 | 1 << 8), (6, 12 | 4 << 8), (16, 10 | 1 << 8), (29, 6 | 1 << 8), (34, 7 | 2 << 8), (53, 1 | 1 << 8)]
-    + [(81, 8 | 1 << 8), (88, 9 | 4 << 8), (121, 11 | 1 << 8), (7, 0), (0, 0), (2, 0), (255, 0)],
+    [
+        (3, 12 | 1 << 8),
+        (6, 12 | 4 << 8),
+        (16, 10 | 1 << 8),
+        (29, 6 | 1 << 8),
+        (34, 7 | 2 << 8),
+        (53, 1 | 1 << 8),
+        (81, 8 | 1 << 8),
+        (88, 9 | 4 << 8),
+        (121, 11 | 1 << 8),
+        (7, 0),
+        (0, 0),
+        (2, 0),
+        (255, 0),
+    ],
 )
 def test_types_of_constants(kind: int, expected: int) -> None:
     assert data_type(kind) == expected
@@ -161,9 +174,13 @@ def test_every_truncation_is_an_error() -> None:
         if length >= 88:
             cut = data[:16] + struct.pack("<Q", length) + data[24:length]
             with pytest.raises(MetallibError):
-                for function in Metallib(cut).functions.values():
-                    function.bitcode()
-                    _ = function.constants
+                _read_all(cut)
+
+
+def _read_all(data: bytes) -> None:
+    for function in Metallib(data).functions.values():
+        function.bitcode()
+        _ = function.constants
 
 
 def test_trailing_bytes_are_an_error() -> None:
@@ -254,11 +271,10 @@ def test_hostile_libraries(library: bytes, monkeypatch: pytest.MonkeyPatch, tmp_
             build(data, "square")
             outcomes["built"] += 1
         except CompileError as error:
-            assert str(error).startswith("kernel 'square'")
-            outcomes["bitcode"] += 1
+            outcomes["bitcode"] += str(error).startswith("kernel 'square'")
         except RequestError as error:
-            assert str(error)
-            outcomes["container"] += 1
+            outcomes["container"] += bool(str(error))
+    assert sum(outcomes.values()) == MUTATIONS
     assert min(outcomes["container"], outcomes["bitcode"]) > MUTATIONS // 10, outcomes
     if sys.platform == "linux":
         assert _children() == before

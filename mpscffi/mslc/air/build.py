@@ -29,7 +29,7 @@ _MEMORY_KIB = 8 << 20
 _PRINT_SECONDS = 10
 _COMPILE_SECONDS = 120
 # A dash and a bash alike; a core file of LLVM's would help nobody.
-_LIMITED = 'ulimit -c 0; ulimit -v {memory}; ulimit -t {seconds}; exec "$@"'
+_LIMITED = '{{ ulimit -c 0; ulimit -v {memory}; ulimit -t {seconds}; }} 2>/dev/null; exec "$@"'
 # What LLVM makes of loops that move memory: the C library of the process has them.
 _FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
 _UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")

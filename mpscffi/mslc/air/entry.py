@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import CompileError
+from ..metallib.container import printable
 from .metadata import BUFFER, READ, THREADGROUP
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Entry:
 
     def tables(self) -> list[str]:
         """The kernel's reflection and the library's tables."""
-        lines = [_text_line("@mslc.name", self._name)]
+        lines = [_text_line("@mslc.name", printable(self._name))]
         rows = []
         for number, parameter in enumerate(self._bound):
             lines.append(_text_line(f"@mslc.argument.name.{number}", parameter.name))

@@ -201,9 +201,6 @@ class _Body:
         return f"{head} {{\n{lines}  {last}\n}}\n"
 
 
-_Writer = "Callable[[_Body, str], str]"
-
-
 def _shape(kind: str) -> tuple[int, str]:
     """How many components a type has, and of which type."""
     match = _VECTOR.fullmatch(kind)

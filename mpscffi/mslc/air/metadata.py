@@ -25,7 +25,7 @@ _BUFFERS = ("buffer", "indirect_buffer")
 _ITEM = re.compile(
     r'!"([^"]*)"|!(\d+)|(?:i\d+ )?(-?\d+|true|false)\b|ptr(?: addrspace\(\d+\))? (@(?:"[^"]*"|[-\w$.]+))|\bnull\b'
 )
-_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2})")
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def items(text: str) -> list[object]:
     for match in _ITEM.finditer(text):
         string, node, number, symbol = match.groups()
         if string is not None:
-            found.append(_String(_ESCAPE.sub(lambda hexadecimal: chr(int(hexadecimal[1], 16)), string)))
+            found.append(_String(_unescaped(string)))
         elif node is not None:
             found.append(_Reference(node))
         elif number is not None:
@@ -231,8 +231,10 @@ def _node(module: Module, number: str) -> list[object]:
 
 def _plain(symbol: str) -> str:
     """The name of a function that is written "@name" or '@"name"'."""
-    name = symbol[1:]
-    if name.startswith('"'):
-        raw = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), name[1:-1].encode("utf-8"))
-        return raw.decode("utf-8", "surrogateescape")
-    return name
+    return _unescaped(symbol[2:-1]) if symbol.startswith('@"') else symbol[1:]
+
+
+def _unescaped(text: str) -> str:
+    """Return a text of LLVM's with its escapes made bytes; those that are no UTF-8 are kept as surrogates."""
+    data = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", "surrogateescape"))
+    return data.decode("utf-8", "surrogateescape")
