@@ -503,11 +503,11 @@ def test_structs(basics: Any, device: mpscffi.Device) -> None:
         basics.structs(out, given_, threads=1)
         assert out.tolist() == [7, 0.5, 1.5]
     basics.structs(out, mpscffi.asarray(value), threads=1)
-    with pytest.raises(errors.InvalidArgumentError, match=r"given 4 bytes, but the kernel reads 12"):
-        basics.structs(out, b"1234", threads=1)
     with pytest.raises(errors.ArgumentTypeError, match="structured NumPy scalar of 12 bytes"):
         basics.structs(out, 7, threads=1)
     if device.backend == "host":  # Metal does not tell that it is no pointer, of which nothing might be read
+        with pytest.raises(errors.InvalidArgumentError, match=r"given 4 bytes, but the kernel reads 12"):
+            basics.structs(out, b"1234", threads=1)
         with pytest.raises(errors.InvalidArgumentError, match=r"array of 8 bytes, but the kernel reads 12"):
             basics.structs(out, mpscffi.zeros(2), threads=1)
 

@@ -156,8 +156,7 @@ static inline mps_status check_copied(const binding *bound, const mps_argument *
                     bound->pipeline->kernel, slot->name, slot->index,
                     argument->kind == MPS_ARGUMENT_BYTES ? "inline bytes" : "a table of addresses");
   }
-  /* Not even one element: no kernel can read that, reference or not, which Metal does not tell apart. */
-  if (bytes < slot->data_size) {
+  if (slot->is_reference && bytes < slot->data_size) {
     return too_short(bound->pipeline, slot, bytes);
   }
   return MPS_STATUS_OK;

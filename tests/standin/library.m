@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *sel_getName(SEL selector); /* of libobjc */
+
 NSErrorDomain const MTLLibraryErrorDomain = @"MTLLibraryErrorDomain";
 
 /* ---- types ---- */
@@ -65,7 +67,7 @@ size_t standin_constant_size(MTLDataType type) {
 
 @implementation MTLCompileOptions
 - (BOOL)respondsToSelector:(SEL)selector {
-  bool math_mode = selector == @selector(setMathMode:);
+  bool math_mode = strcmp(sel_getName(selector), "setMathMode:") == 0;
   return math_mode && standin_get("os_major") < 15 ? NO : [super respondsToSelector:selector];
 }
 - (void)setLanguageVersion:(MTLLanguageVersion)version {
@@ -170,7 +172,7 @@ static StandinLibrary *finish(mps_library *contents, mps_status status, const ch
 id<MTLLibrary> standin_new_library(NSString *source, MTLCompileOptions *options, NSError **error) {
   STANDIN_RULE(source != nil, "a library of no source");
   mps_compile_options given = {.struct_size = sizeof given, .math_mode = MPS_MATH_FAST};
-  NSUInteger count = [options->preprocessorMacros count];
+  NSUInteger count = options != nil ? [options->preprocessorMacros count] : 0;
   char **defines = calloc(count + 1, sizeof *defines);
   if (options != nil) {
     given.language_version = (uint32_t)options->languageVersion;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,9 +19,10 @@ standin = ctypes.CDLL(mpscffi.get_library())
 
 def settled_objects(config: pytest.Config) -> list[str]:
     """Drop what the suite and the package keep for later, wait for all work, and count the objects of each class."""
-    for plugin in config.pluginmanager.get_plugins():
-        if hasattr(plugin, "_libraries"):
-            plugin._libraries.clear()
+    for module in [*config.pluginmanager.get_plugins(), *sys.modules.values()]:
+        kept = getattr(module, "_libraries", None)
+        if isinstance(kept, dict):
+            kept.clear()
     gc.collect()
     mpscffi.synchronize()
     gc.collect()
