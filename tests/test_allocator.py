@@ -190,7 +190,8 @@ def test_memory_in_use_is_given_to_the_same_stream(kernels: Any, gate: Any) -> N
     again = mpscffi.empty(1000)
     kernels.fill(again, 8.0)
     zeros = mpscffi.zeros(1000)
-    assert mpscffi.driver_allocated_memory() <= driver + 4096
+    block = 4096 if mpscffi.current_device().backend == "host" else 16384  # Metal gives whole pages
+    assert mpscffi.driver_allocated_memory() <= driver + block
     gate()
     assert (out.numpy() == 7).all()
     assert (again.numpy() == 8).all()

@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static NSString *const kernels = @"kernel void mps_copy_bytes(device const uchar *source [[buffer(0)]],\n"
+static NSString *const kernels = @"#include <metal_stdlib>\n"
+                                 @"using namespace metal;\n"
+                                 @"kernel void mps_copy_bytes(device const uchar *source [[buffer(0)]],\n"
                                  @"                           device uchar *target [[buffer(1)]],\n"
                                  @"                           constant ulong2 &offsets [[buffer(2)]],\n"
                                  @"                           uint i [[thread_position_in_grid]]) {\n"

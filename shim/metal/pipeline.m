@@ -194,8 +194,12 @@ static mps_status open_pipeline(mps_pipeline *pipeline, const mps_pipeline_desc 
   NSError *error = nil;
   id<MTLComputePipelineState> state = metal_archive_make(device->archive, device->gpu, descriptor, &reflection, &error);
   if (state == nil) {
-    return mps_fail(MPS_STATUS_COMPILE_FAILED, "kernel '%s' cannot be made ready for '%s': %s", pipeline->kernel,
-                    library->device->info.name, metal_error_text(error));
+    /* Metal has no number for this error. */
+    const char *text = metal_error_text(error);
+    bool too_large = strstr(text, "hreadgroup memory") != NULL;
+    return mps_fail(too_large ? MPS_STATUS_LIMIT_EXCEEDED : MPS_STATUS_COMPILE_FAILED,
+                    "kernel '%s' cannot be made ready for '%s': %s", pipeline->kernel, library->device->info.name,
+                    text);
   }
   mps_status status = list_arguments(pipeline, reflection);
   if (status != MPS_STATUS_OK) {
