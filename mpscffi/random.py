@@ -419,8 +419,8 @@ def _probabilities(p: Any, shape: tuple[int, ...], function: str) -> Array:
     values = p.numpy() if isinstance(p, Array) else np.asarray(p)
     if values.dtype.kind not in "biuf" and values.dtype.name != "bfloat16":
         raise ArgumentTypeError(f"{function}: got p of {values.dtype}, expected numbers")
-    # NaN is neither.
-    if not bool(np.all((values >= 0) & (values <= 1))):
+    # A minimum or maximum of NaN is neither.
+    if values.size and not (values.min() >= 0 and values.max() <= 1):
         raise InvalidArgumentError(f"{function}: got p with elements that are not from 0 to 1")
     if isinstance(p, Array) and p.dtype == np.float32 and p.shape == shape and p.is_contiguous:
         return p
@@ -440,12 +440,16 @@ def _fill_bernoulli_each(array: Array, probabilities: Array, generator: Generato
     generator = _chosen(generator)
     metal = _any_type(array.dtype, "fill_bernoulli")
     if array.size:
-        kernel = _kernel(f"bernoulli_each_{metal}")
+        memory = array
+        placed: tuple[bytes, ...] = ()
+        kernel = _kernel(f"bernoulli_each_{metal}" if array.is_contiguous else f"bernoulli_each_{metal}_scattered")
+        if not array.is_contiguous:
+            memory, layout = _layout(array)
+            placed = (layout,)
         own_seed, base = generator.reserve(array.size)
-        memory, layout = _layout(array)
         for first in range(0, array.size, _LAUNCH):
             part = struct.pack("<4Q", own_seed, base, first, array.size)
-            kernel(memory, part, probabilities, layout, threads=min(array.size - first, _LAUNCH))
+            kernel(memory, part, probabilities, *placed, threads=min(array.size - first, _LAUNCH))
     return array
 
 

@@ -282,15 +282,26 @@ kernel void scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer
 }
 
 // A probability for each element, and a block.
-template <typename T>
-kernel void bernoulli_each(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
-                           device const float *probability [[buffer(2)]], constant long *layout [[buffer(3)]],
-                           uint i [[thread_position_in_grid]]) {
-  const ulong element = p.first + i;
+template <typename T> INLINE T bernoulli_of(float probability, ulong seed, ulong index) {
   words w;
-  philox(p.seed, p.base + element, 0, for_numbers, w);
+  philox(seed, index, 0, for_numbers, w);
+  return w.of[0] < ulong(probability * 4294967296.0f) ? T(1) : T(0);
+}
+
+template <typename T>
+kernel void bernoulli_each(device T *out [[buffer(0)]], constant part &p [[buffer(1)]],
+                           device const float *probability [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  const ulong element = p.first + i;
+  out[element] = bernoulli_of<T>(probability[element], p.seed, p.base + element);
+}
+
+template <typename T>
+kernel void bernoulli_each_scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
+                                     device const float *probability [[buffer(2)]], constant long *layout [[buffer(3)]],
+                                     uint i [[thread_position_in_grid]]) {
+  const ulong element = p.first + i;
   *reinterpret_cast<device T *>(out + place(element, layout)) =
-      w.of[0] < ulong(probability[element] * 4294967296.0f) ? T(1) : T(0);
+      bernoulli_of<T>(probability[element], p.seed, p.base + element);
 }
 
 // What a permutation sorts: a random word above the element's number; and another word, by which elements are sorted
@@ -337,7 +348,9 @@ kernel void shuffled(device long *out [[buffer(0)]], constant part &p [[buffer(1
 #define FLOATING(T) KERNELS(uniform, T) KERNELS(normal, T) KERNELS(exponential, T) EVERY(T) KERNELS(integers, T)
 #define EVERY(T)                                                                                                       \
   KERNELS(bernoulli, T)                                                                                                \
-  template [[host_name("bernoulli_each_" #T)]] kernel void bernoulli_each<T>(                                          \
+  template [[host_name("bernoulli_each_" #T)]] kernel void bernoulli_each<T>(device T *, constant part &,              \
+                                                                             device const float *, uint);              \
+  template [[host_name("bernoulli_each_" #T "_scattered")]] kernel void bernoulli_each_scattered<T>(                   \
       device uchar *, constant part &, device const float *, constant long *, uint);
 FLOATING(float)
 FLOATING(half)
