@@ -461,6 +461,26 @@ def test_group_size_does_not_matter(group: int) -> None:
     np.testing.assert_array_equal(out.numpy(), mps.randn(40_000, generator=mps.Generator(5)).numpy())
 
 
+def test_launches_of_a_part_each_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = np.random.default_rng(0).random(50).astype(np.float32)
+
+    def all_of_them() -> list[np.ndarray]:
+        generator = mps.Generator(5)
+        return [
+            mps.randn(103, generator=generator).numpy(),
+            mps.randint(1000, (51,), generator=generator).numpy(),
+            mps.fill_uniform(mps.empty(20, 5).T, generator=generator).numpy(),
+            mps.bernoulli(p, generator=generator).numpy(),
+            mps.fill_bernoulli(mps.zeros(100, dtype="uint8")[::2], p, generator=generator).numpy(),
+            mps.permutation(1001, generator=generator).numpy(),
+        ]
+
+    whole = all_of_them()
+    monkeypatch.setattr(mps.random, "_LAUNCH", 7)
+    for part, expected in zip(all_of_them(), whole, strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
 NUMBERS = """
 import hashlib, os
 import mpscffi as mps
@@ -637,6 +657,29 @@ def test_seeding_needs_no_device(python: Callable[..., subprocess.CompletedProce
     if not mps.is_available():
         assert "UnavailableError" in done.stderr
     assert done.stdout == "3\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_may_seed_but_not_draw(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = python(
+        """
+        import os, warnings
+        import mpscffi as mps
+        mps.rand(5).numpy()
+        warnings.simplefilter("ignore")
+        child = os.fork()
+        if child == 0:
+            mps.manual_seed(7)
+            print(mps.initial_seed(), mps.default_generator().offset, flush=True)
+            try:
+                mps.rand(5)
+            except mps.errors.ForkedError:
+                print("refused", mps.default_generator().offset, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        """
+    )
+    assert done.stdout == "7 0\nrefused 0\n", done.stderr
 
 
 # ---- state
