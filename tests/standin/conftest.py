@@ -2,4 +2,5 @@
 
 import os
 
-collect_ignore = [] if "MPSCFFI_STANDIN_BUILD" in os.environ else ["test_faults.py", "test_machines.py"]
+_NEEDING = ["test_metal_faults.py", "test_metal_first_run.py", "test_metal_machines.py"]
+collect_ignore = [] if "MPSCFFI_STANDIN_BUILD" in os.environ else _NEEDING
