@@ -4,18 +4,19 @@
  * same Metal kernels. A program that is right on one is right on the other: they enforce the same limits.
  *
  * Conventions
- *   - Every function returns an mps_status; results come through the last parameters, which are written only on success.
+ *   - Every function returns an mps_status; results come through the last parameters, which are written only on
+ * success.
  *   - After a failure, mps_error_message() gives the calling thread the whole story in one text.
- *   - Handles are opaque and counted: create gives one reference, retain adds one, release drops one, and releasing NULL
- *     does nothing. An object keeps what it was made from alive, and work that is queued keeps what it uses alive.
- *   - Descriptors start with struct_size, which the caller sets to sizeof the struct; a zero field means the default, and
- *     a NULL descriptor means all defaults. Fields are only ever added at the end.
+ *   - Handles are opaque and counted: create gives one reference, retain adds one, release drops one, and releasing
+ * NULL does nothing. An object keeps what it was made from alive, and work that is queued keeps what it uses alive.
+ *   - Descriptors start with struct_size, which the caller sets to sizeof the struct; a zero field means the default,
+ * and a NULL descriptor means all defaults. Fields are only ever added at the end.
  *   - Sizes and offsets are bytes; times are nanoseconds of one monotonic clock, unless a comment says otherwise.
  *   - Every function may be called from any thread at any time, and never calls back into the caller unless it says so.
  *   - After a fork, the child gets MPS_STATUS_FORKED from every function if the parent had opened a device.
  *
- * Errors that every function can return and that its comment does not repeat: INVALID_ARGUMENT for a NULL result pointer
- * or a struct_size smaller than the first released one, INVALID_HANDLE for a NULL or released handle, FORKED.
+ * Errors that every function can return and that its comment does not repeat: INVALID_ARGUMENT for a NULL result
+ * pointer or a struct_size smaller than the first released one, INVALID_HANDLE for a NULL or released handle, FORKED.
  */
 #ifndef MPSSHIM_H
 #define MPSSHIM_H
@@ -45,11 +46,11 @@ typedef enum mps_status {
   MPS_STATUS_INVALID_ARGUMENT = 1, /* a value is out of its domain */
   MPS_STATUS_INVALID_HANDLE = 2,   /* NULL, released, or of another kind */
   MPS_STATUS_OUT_OF_MEMORY = 3,
-  MPS_STATUS_UNAVAILABLE = 4,      /* no such device on this machine */
-  MPS_STATUS_UNSUPPORTED = 5,      /* the device, or this version, cannot do that */
-  MPS_STATUS_NOT_FOUND = 6,        /* no kernel, constant or file of that name */
-  MPS_STATUS_COMPILE_FAILED = 7,   /* the message is the compiler's whole log */
-  MPS_STATUS_LIMIT_EXCEEDED = 8,   /* the message names the limit and its value */
+  MPS_STATUS_UNAVAILABLE = 4,    /* no such device on this machine */
+  MPS_STATUS_UNSUPPORTED = 5,    /* the device, or this version, cannot do that */
+  MPS_STATUS_NOT_FOUND = 6,      /* no kernel, constant or file of that name */
+  MPS_STATUS_COMPILE_FAILED = 7, /* the message is the compiler's whole log */
+  MPS_STATUS_LIMIT_EXCEEDED = 8, /* the message names the limit and its value */
   MPS_STATUS_TIMEOUT = 9,
   MPS_STATUS_EXECUTION_FAILED = 10, /* a queued command failed; the message names its kernel */
   MPS_STATUS_INVALID_STATE = 11,    /* not now: a capture is already running, ... */
@@ -78,7 +79,8 @@ MPS_API const char *mps_version(void);
 /* A short English name of a status, as "out of memory". A static string, also for an unknown status. Since 1. */
 MPS_API const char *mps_status_text(mps_status status);
 
-/* The calling thread's last error in full; "" before the first one. Valid until this thread's next failing call. Since 1. */
+/* The calling thread's last error in full; "" before the first one. Valid until this thread's next failing call.
+ * Since 1. */
 MPS_API const char *mps_error_message(void);
 
 /* ---------------------------------------------------------------- device */
@@ -90,20 +92,20 @@ typedef enum mps_device_kind {
 
 typedef struct mps_device_info {
   size_t struct_size;
-  uint32_t kind;                          /* mps_device_kind */
-  uint32_t core_count;                    /* GPU cores, or the CPU's that this process may use */
-  char name[128];                         /* UTF-8, as the system calls it */
-  uint64_t registry_id;                   /* tells devices apart within this boot */
-  uint64_t recommended_max_working_set;   /* bytes that can be used without hurting the system */
-  uint64_t max_buffer_length;             /* bytes */
+  uint32_t kind;                        /* mps_device_kind */
+  uint32_t core_count;                  /* GPU cores, or the CPU's that this process may use */
+  char name[128];                       /* UTF-8, as the system calls it */
+  uint64_t registry_id;                 /* tells devices apart within this boot */
+  uint64_t recommended_max_working_set; /* bytes that can be used without hurting the system */
+  uint64_t max_buffer_length;           /* bytes */
   uint32_t max_threads_per_threadgroup[3];
   uint32_t max_total_threads_per_threadgroup;
-  uint32_t max_threadgroup_memory;        /* bytes, static and dynamic together */
-  uint32_t thread_execution_width;        /* threads in a SIMD-group */
-  uint32_t max_buffer_slots;              /* buffer arguments of a kernel: 31 */
-  uint32_t max_inline_bytes;              /* of one MPS_ARGUMENT_BYTES: 4096 */
-  uint32_t page_size;                     /* alignment of address and length of memory taken over without a copy */
-  uint32_t has_unified_memory;            /* 0 or 1 */
+  uint32_t max_threadgroup_memory; /* bytes, static and dynamic together */
+  uint32_t thread_execution_width; /* threads in a SIMD-group */
+  uint32_t max_buffer_slots;       /* buffer arguments of a kernel: 31 */
+  uint32_t max_inline_bytes;       /* of one MPS_ARGUMENT_BYTES: 4096 */
+  uint32_t page_size;              /* alignment of address and length of memory taken over without a copy */
+  uint32_t has_unified_memory;     /* 0 or 1 */
 } mps_device_info;
 
 /* How many devices of a kind there are; 0 is no error. Thread-safe, opens nothing. Since 1. */
@@ -173,7 +175,7 @@ typedef struct mps_buffer_desc {
   uint32_t cache_mode;   /* mps_cache_mode */
   uint32_t hazard_mode;  /* mps_hazard_mode */
   uint32_t reserved;
-  const char *label;     /* UTF-8, copied; for captures and error texts */
+  const char *label; /* UTF-8, copied; for captures and error texts */
 } mps_buffer_desc;
 
 typedef struct mps_buffer_info {
@@ -184,7 +186,7 @@ typedef struct mps_buffer_info {
   uint64_t heap_offset; /* bytes from the heap's start; 0 outside a placement heap */
   mps_heap *heap;       /* borrowed: to be retained before it is used; NULL for a buffer of its own */
   uint32_t storage_mode;
-  uint32_t in_use;      /* 1 while queued or running work uses the buffer */
+  uint32_t in_use; /* 1 while queued or running work uses the buffer */
 } mps_buffer_info;
 
 /* Called once when memory taken over without a copy is no longer needed, on any thread. */
@@ -210,8 +212,8 @@ MPS_API mps_status mps_heap_set_purgeable(mps_heap *heap, mps_purgeable_state st
 MPS_API mps_status mps_buffer_create(mps_device *device, const mps_buffer_desc *desc, mps_buffer **out_buffer);
 
 /* A buffer in a heap, which must have the same storage and cache mode. `offset` counts in a placement heap only, and
- * must suit mps_device_heap_size_and_align. Contents are undefined. Errors: OUT_OF_MEMORY when an automatic heap is full;
- * INVALID_ARGUMENT when it does not fit at that offset. Since 1. */
+ * must suit mps_device_heap_size_and_align. Contents are undefined. Errors: OUT_OF_MEMORY when an automatic heap is
+ * full; INVALID_ARGUMENT when it does not fit at that offset. Since 1. */
 MPS_API mps_status mps_buffer_create_in_heap(mps_heap *heap, const mps_buffer_desc *desc, uint64_t offset,
                                              mps_buffer **out_buffer);
 
@@ -224,7 +226,8 @@ MPS_API mps_status mps_buffer_retain(mps_buffer *buffer);
 MPS_API mps_status mps_buffer_release(mps_buffer *buffer);
 MPS_API mps_status mps_buffer_get_info(mps_buffer *buffer, mps_buffer_info *info);
 
-/* Where the CPU sees the bytes. The caller waits for work that writes them. Errors: UNSUPPORTED for private storage. Since 1. */
+/* Where the CPU sees the bytes. The caller waits for work that writes them. Errors: UNSUPPORTED for private storage.
+ * Since 1. */
 MPS_API mps_status mps_buffer_contents(mps_buffer *buffer, void **out_contents);
 
 /* The device's own object, as id<MTLBuffer> on Metal; NULL on the host device. Borrowed. Since 1. */
@@ -242,8 +245,8 @@ typedef struct mps_queue_desc {
 /* What became of a command buffer: the commands between two commits. */
 typedef struct mps_command_info {
   size_t struct_size;
-  uint64_t serial;     /* 1 for a queue's first command buffer, then counting up */
-  uint64_t start;      /* when the device began and finished it, nanoseconds of the device's clock; 0 before */
+  uint64_t serial; /* 1 for a queue's first command buffer, then counting up */
+  uint64_t start;  /* when the device began and finished it, nanoseconds of the device's clock; 0 before */
   uint64_t end;
   uint32_t status;     /* mps_status: OK or EXECUTION_FAILED */
   uint32_t scheduled;  /* 1 once the device has taken it */
@@ -257,7 +260,8 @@ typedef enum mps_handler_kind { MPS_HANDLER_SCHEDULED = 1, MPS_HANDLER_COMPLETED
 typedef void (*mps_handler_fn)(void *user, const mps_command_info *info);
 typedef void (*mps_callback_fn)(void *user);
 
-/* A queue runs its commands in order, each as if it began when the one before was complete; queues run side by side. Since 1. */
+/* A queue runs its commands in order, each as if it began when the one before was complete; queues run side by side.
+ * Since 1. */
 MPS_API mps_status mps_queue_create(mps_device *device, const mps_queue_desc *desc, mps_queue **out_queue);
 MPS_API mps_status mps_queue_retain(mps_queue *queue);
 
@@ -269,8 +273,8 @@ MPS_API mps_status mps_queue_release(mps_queue *queue);
 MPS_API mps_status mps_queue_commit(mps_queue *queue, uint64_t *out_serial);
 
 /* Commit, then block until all work of the queue is complete. A failure of a command that no wait has reported yet is
- * reported here, once: EXECUTION_FAILED with the kernel's name. TIMEOUT after `timeout` nanoseconds; the queue then goes
- * on and can be waited for again, or left alone. Since 1. */
+ * reported here, once: EXECUTION_FAILED with the kernel's name. TIMEOUT after `timeout` nanoseconds; the queue then
+ * goes on and can be waited for again, or left alone. Since 1. */
 MPS_API mps_status mps_queue_wait(mps_queue *queue, uint64_t timeout);
 
 /* 1 if nothing is encoded, queued or running, else 0. Never blocks, reports no failure. Since 1. */
@@ -282,7 +286,8 @@ MPS_API mps_status mps_queue_add_handler(mps_queue *queue, mps_handler_kind kind
 /* Call `callback` when all commands encoded before are complete; later ones wait for its return. Commits. Since 1. */
 MPS_API mps_status mps_queue_callback(mps_queue *queue, mps_callback_fn callback, void *user);
 
-/* Times and status of a command buffer. NOT_FOUND for one that the queue no longer remembers; it keeps the last 64. Since 1. */
+/* Times and status of a command buffer. NOT_FOUND for one that the queue no longer remembers; it keeps the last 64.
+ * Since 1. */
 MPS_API mps_status mps_queue_get_command_info(mps_queue *queue, uint64_t serial, mps_command_info *info);
 
 /* ---------------------------------------------------------------- event */
@@ -333,9 +338,9 @@ typedef enum mps_math_mode {
 
 typedef struct mps_compile_options {
   size_t struct_size;
-  uint32_t language_version;       /* MPS_LANGUAGE_VERSION; 0 for the newest that the device has */
-  uint32_t math_mode;              /* mps_math_mode */
-  uint32_t flags;                  /* MPS_COMPILE_* */
+  uint32_t language_version; /* MPS_LANGUAGE_VERSION; 0 for the newest that the device has */
+  uint32_t math_mode;        /* mps_math_mode */
+  uint32_t flags;            /* MPS_COMPILE_* */
   uint32_t define_count;
   const char *const *defines;      /* "NAME" or "NAME=VALUE" */
   const char *const *include_dirs; /* host device only */
@@ -401,7 +406,7 @@ MPS_API mps_status mps_library_constant(mps_library *library, uint32_t number, m
  * environment variable MPSSHIM_MSLC names ("mpscffi-mslc" by default; see docs/c-abi.md for how it is called). */
 
 typedef struct mps_constant_value {
-  const char *name;   /* NULL: goes by index */
+  const char *name; /* NULL: goes by index */
   uint32_t index;
   uint32_t data_type; /* mps_data_base | lanes << 8 */
   const void *value;  /* as laid out in MSL */
@@ -411,9 +416,9 @@ typedef struct mps_compile_request {
   size_t struct_size;
   const char *source; /* Metal source, or the bytes of a metallib, which begin with "MTLB" */
   size_t source_length;
-  const char *kernel; /* NULL: check the whole source and list it; else: build this kernel */
-  const mps_compile_options *options;      /* never NULL */
-  const mps_constant_value *constants;     /* for a build */
+  const char *kernel;                  /* NULL: check the whole source and list it; else: build this kernel */
+  const mps_compile_options *options;  /* never NULL */
+  const mps_constant_value *constants; /* for a build */
   uint32_t constant_count;
   uint32_t reserved;
 } mps_compile_request;
@@ -421,8 +426,8 @@ typedef struct mps_compile_request {
 typedef struct mps_compile_result mps_compile_result;
 
 /* Returns OK, COMPILE_FAILED or another error. On OK it has called mps_compile_result_set with, for a check, a listing:
- * lines "kernel NAME" and "constant INDEX DATA_TYPE REQUIRED NAME"; for a build, the path of a kernel library that holds
- * the kernel. On failure with the message. It is called on the thread that asked, also on several at once. */
+ * lines "kernel NAME" and "constant INDEX DATA_TYPE REQUIRED NAME"; for a build, the path of a kernel library that
+ * holds the kernel. On failure with the message. It is called on the thread that asked, also on several at once. */
 typedef mps_status (*mps_compiler_fn)(void *user, const mps_compile_request *request, mps_compile_result *result);
 
 /* Set, or with NULL remove, the compiler function of the host device. Since 1. */
@@ -463,7 +468,7 @@ typedef struct mps_pipeline_desc {
   const mps_constant_value *constants; /* values of function constants */
   uint32_t constant_count;
   uint32_t reserved;
-  const char *label;                   /* by default the kernel's name */
+  const char *label; /* by default the kernel's name */
 } mps_pipeline_desc;
 
 typedef struct mps_pipeline_info {
@@ -478,7 +483,8 @@ typedef struct mps_pipeline_info {
 /* Make a kernel ready to run. Errors: NOT_FOUND naming the kernels there are; COMPILE_FAILED; INVALID_ARGUMENT for a
  * constant that is missing, unknown or of another type; LIMIT_EXCEEDED for too much threadgroup memory or too many
  * buffers. May compile, and then blocks. Since 1. */
-MPS_API mps_status mps_pipeline_create(mps_library *library, const mps_pipeline_desc *desc, mps_pipeline **out_pipeline);
+MPS_API mps_status mps_pipeline_create(mps_library *library, const mps_pipeline_desc *desc,
+                                       mps_pipeline **out_pipeline);
 MPS_API mps_status mps_pipeline_retain(mps_pipeline *pipeline);
 MPS_API mps_status mps_pipeline_release(mps_pipeline *pipeline);
 MPS_API mps_status mps_pipeline_get_info(mps_pipeline *pipeline, mps_pipeline_info *info);
@@ -494,12 +500,12 @@ typedef struct mps_address {
 } mps_address;
 
 typedef struct mps_argument {
-  uint32_t kind;        /* mps_argument_kind */
-  uint32_t index;       /* slot */
-  mps_buffer *buffer;   /* BUFFER */
-  uint64_t offset;      /* BUFFER: bytes */
-  const void *data;     /* BYTES: the bytes; ADDRESSES: mps_address[length] */
-  uint64_t length;      /* BYTES, THREADGROUP: bytes; ADDRESSES: entries */
+  uint32_t kind;      /* mps_argument_kind */
+  uint32_t index;     /* slot */
+  mps_buffer *buffer; /* BUFFER */
+  uint64_t offset;    /* BUFFER: bytes */
+  const void *data;   /* BYTES: the bytes; ADDRESSES: mps_address[length] */
+  uint64_t length;    /* BYTES, THREADGROUP: bytes; ADDRESSES: entries */
 } mps_argument;
 
 typedef enum mps_grid_kind {
@@ -529,7 +535,8 @@ MPS_API mps_status mps_queue_copy(mps_queue *queue, mps_buffer *source, uint64_t
                                   uint64_t target_offset, uint64_t length);
 
 /* Encode: set `length` bytes to `value`. Since 1. */
-MPS_API mps_status mps_queue_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
+MPS_API mps_status mps_queue_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length,
+                                  uint8_t value);
 
 /* ---------------------------------------------------------------- capture */
 
@@ -542,11 +549,12 @@ typedef struct mps_capture_desc {
 /* 1 if a capture can be started in this process, else 0: Metal wants MTL_CAPTURE_ENABLED=1 at its launch. Since 1. */
 MPS_API mps_status mps_capture_is_supported(mps_device *device, uint32_t *out_supported);
 
-/* Record all commands from here on. Errors: UNSUPPORTED; INVALID_STATE if one is running; INVALID_ARGUMENT for a path of
- * another suffix; IO if it exists or cannot be written. Nothing is left behind on an error. Since 1. */
+/* Record all commands from here on. Errors: UNSUPPORTED; INVALID_STATE if one is running; INVALID_ARGUMENT for a path
+ * of another suffix; IO if it exists or cannot be written. Nothing is left behind on an error. Since 1. */
 MPS_API mps_status mps_capture_start(mps_device *device, const mps_capture_desc *desc);
 
-/* Stop and write the document. Wait for the queues first: what still runs may be missing. INVALID_STATE if none runs. Since 1. */
+/* Stop and write the document. Wait for the queues first: what still runs may be missing. INVALID_STATE if none runs.
+ * Since 1. */
 MPS_API mps_status mps_capture_stop(mps_device *device);
 MPS_API mps_status mps_capture_is_active(mps_device *device, uint32_t *out_active);
 
