@@ -1,4 +1,5 @@
-/* Compiled kernels of the host device: loading their libraries, and running a part of a launch on the calling thread. */
+/* Compiled kernels of the host device: loading their libraries, and running a part of a launch on the calling thread.
+ */
 #ifndef MPS_HOST_KERNEL_H
 #define MPS_HOST_KERNEL_H
 
