@@ -11,11 +11,12 @@ from mpscffi._ffi import ffi, lib
 from mpscffi.array import Array
 from mpscffi.dtypes import storable
 from mpscffi.errors import ArgumentTypeError, Error, InvalidArgumentError, LimitExceededError
+from mpscffi.matching import dtype_fault
 from mpscffi.scalars import CASTS, SCALARS, Scalar
 
 if TYPE_CHECKING:
     from mpscffi.allocator import Block
-    from mpscffi.shader import Argument
+    from mpscffi.reflection import Argument
     from mpscffi.stream import Stream
 
 __all__ = ["Slot"]
@@ -52,6 +53,7 @@ class Slot:
         "cast",
         "cell",
         "data",
+        "dtype",
         "kernel",
         "lanes",
         "needs",
@@ -70,6 +72,8 @@ class Slot:
         self.lanes = data_type >> 8 or 1
         #: Bytes that an array must have, at least.
         self.needs: int = argument.data_size if argument.is_reference else 0
+        #: The dtype of arrays that are taken without a closer look, unless for other reasons than their dtype.
+        self.dtype: np.dtype[Any] | None = None
         #: The block that is bound; None if the place holds something else.
         self.block: Block | None = None
         self.offset = 0
@@ -111,6 +115,10 @@ class Slot:
             raise InvalidArgumentError(
                 f"{self} is an array of {array.nbytes} bytes, but the kernel reads {self.needs} of it"
             )
+        if fault := dtype_fault(self.argument, self.scalar, array.dtype):
+            raise ArgumentTypeError(f"{self} is an array {fault}")
+        if not self.needs:
+            self.dtype = array.dtype
 
     # ---- everything else
 
@@ -221,7 +229,10 @@ class Slot:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, np.void) or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.fields):
-            return np.asarray(value).astype(storable(value.dtype)).tobytes()
+            dtype = storable(value.dtype)
+            if fault := dtype_fault(self.argument, self.scalar, dtype):
+                raise ArgumentTypeError(f"{self} is a structured scalar {fault}")
+            return np.asarray(value).astype(dtype).tobytes()
         if isinstance(value, (complex, np.complexfloating)) and self.lanes == 2:
             return self._pack(float(value.real)) + self._pack(float(value.imag))
         return self._pack(self._number(value), whole=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from mpscffi import _compiler
+from mpscffi import _compiler, shader_cache
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.arguments import Slot
@@ -22,75 +23,15 @@ from mpscffi.errors import (
     KernelNotFoundError,
     NotFoundError,
 )
-from mpscffi.scalars import SCALARS, data_type_name
+from mpscffi.reflection import Argument, reflect, signature
+from mpscffi.scalars import SCALARS
+from mpscffi.source import MATH_MODES, Source
 from mpscffi.stream import _thread, default_stream
 
 __all__ = ["Argument", "Kernel", "ShaderLibrary", "compile_shader", "load_metallib"]
 
-_MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast": lib.MPS_MATH_FAST}
 _dispatch = lib.mps_queue_dispatch
-
-
-class Argument:
-    """One parameter of a kernel that a call gives.
-
-    Attributes
-    ----------
-    name : str
-        As the kernel calls it; empty if unknown.
-    kind : str
-        "buffer" or "threadgroup".
-    index : int
-        Its slot.
-    access : str
-        "read" or "read_write".
-    type_name : str
-        What it points to, as the source spells it; empty if unknown.
-    data_type : str
-        The same if it is a scalar or vector, as "float4"; else empty.
-    data_size, data_align : int
-        Bytes of one element; 0 if unknown.
-    is_reference : bool
-        Whether exactly one element is read (``constant T&``).
-    """
-
-    __slots__ = (
-        "access",
-        "data_align",
-        "data_size",
-        "data_type",
-        "index",
-        "is_reference",
-        "kind",
-        "name",
-        "type_name",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        index: int,
-        access: str,
-        type_name: str,
-        data_type: str,
-        data_size: int,
-        data_align: int,
-        is_reference: bool,
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.index = index
-        self.access = access
-        self.type_name = type_name
-        self.data_type = data_type
-        self.data_size = data_size
-        self.data_align = data_align
-        self.is_reference = is_reference
-
-    def __repr__(self) -> str:
-        type_name = f"{self.type_name}{'&' if self.is_reference else '*'} " if self.type_name else ""
-        return f"<mpscffi.shader.Argument {self.kind} {self.index}: {type_name}{self.name}>"
+_INSTANTIATION = re.compile(r"\s*([A-Za-z_]\w*(?:::\w+)*)\s*<([^;{}\"'\\\n]*)>\s*")
 
 
 class _Frame:
@@ -183,12 +124,16 @@ class Kernel(ProcessBound):
         "_library",
         "_lock",
         "_pipeline",
+        "_source",
         "name",
     )
 
-    def __init__(self, library: Handle, device: Device, name: str, constants: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, library: Handle, device: Device, name: str, constants: Mapping[Any, Any], source: Source | None
+    ) -> None:
         self._library = library
         self._device = device
+        self._source = source
         self._constants = dict(constants)
         self.name = name
         self._pipeline: Handle | None = None
@@ -201,7 +146,10 @@ class Kernel(ProcessBound):
 
     def __repr__(self) -> str:
         constants = f" {self._constants}" if self._constants else ""
-        return f"<mpscffi.Kernel {self.name!r}{constants}>"
+        if self._pipeline is None:  # printing it is no reason to compile it
+            return f"<mpscffi.Kernel {self.name!r}{constants}>"
+        parameters = ", ".join(argument.declaration for argument in self.arguments)
+        return f"<mpscffi.Kernel {self.name}({parameters}){constants}>"
 
     # ---- what it is
 
@@ -224,22 +172,30 @@ class Kernel(ProcessBound):
     def arguments(self) -> tuple[Argument, ...]:
         """The parameters that a call gives, in the kernel's order."""
         pipeline = self._pipeline or self._build()
-        return tuple(argument for argument, _ in self._reflect(pipeline, self._info.argument_count))
+        return tuple(argument for argument, _ in reflect(pipeline, self._info.argument_count, self._source))
+
+    @property
+    def signature(self) -> str:
+        """The parameters as text, a line each: type, name, slot, access, and the layout of structs."""
+        return signature(self.name, self.arguments)
 
     @property
     def handle(self) -> Any:
         """The ``mps_pipeline *`` of the C library, borrowed, for other bindings of it."""
         return (self._pipeline or self._build()).pointer
 
-    def specialize(self, constants: Mapping[str | int, Any]) -> Kernel:
+    def specialize(self, constants: Mapping[str | int, Any] | None = None, /, **named: Any) -> Kernel:
         """Return the kernel with values for its function constants.
 
         Parameters
         ----------
-        constants : Mapping
+        constants : Mapping, optional
             Values by name or by index. A vector's is a sequence.
+        **named
+            Values by name.
         """
-        return Kernel(self._library, self._device, self.name, {**self._constants, **constants})
+        given = {**self._constants, **(constants or {}), **named}
+        return Kernel(self._library, self._device, self.name, given, self._source)
 
     def _ready_info(self) -> Any:
         if self._pipeline is None:
@@ -278,34 +234,13 @@ class Kernel(ProcessBound):
         self._info = ffi.new("mps_pipeline_info *", {"struct_size": ffi.sizeof("mps_pipeline_info")})
         check(lib.mps_pipeline_get_info(pipeline.pointer, self._info))
         reflected = sorted(
-            (pair for pair in self._reflect(pipeline, self._info.argument_count) if pair[0].kind == "buffer"),
+            (pair for pair in reflect(pipeline, self._info.argument_count, self._source) if pair[0].kind == "buffer"),
             key=lambda pair: pair[0].index,
         )
         self._buffers = [argument for argument, _ in reflected]
         self._codes = [code for _, code in reflected]
         slots = {argument.index for argument in self._buffers}
         self._gaps = tuple(i for i in range(max(slots, default=0)) if i not in slots)
-
-    @staticmethod
-    def _reflect(pipeline: Handle, count: int) -> list[tuple[Argument, int]]:
-        """Return each argument and its ``data_type`` as a number."""
-        info = ffi.new("mps_argument_info *", {"struct_size": ffi.sizeof("mps_argument_info")})
-        reflected = []
-        for i in range(count):
-            check(lib.mps_pipeline_argument(pipeline.pointer, i, info))
-            argument = Argument(
-                ffi.string(info.name).decode("utf-8", "replace"),
-                "buffer" if info.kind == lib.MPS_ARGUMENT_BUFFER else "threadgroup",
-                info.index,
-                "read_write" if info.access == lib.MPS_ACCESS_READ_WRITE else "read",
-                ffi.string(info.type_name).decode("utf-8", "replace"),
-                data_type_name(info.data_type),
-                info.data_size,
-                info.data_align,
-                bool(info.is_reference),
-            )
-            reflected.append((argument, info.data_type))
-        return reflected
 
     # ---- running it
 
@@ -315,8 +250,9 @@ class Kernel(ProcessBound):
         threads: int | Sequence[int] | None = None,
         group_size: int | Sequence[int] | None = None,
         threadgroups: int | Sequence[int] | None = None,
-        arg_casts: str | Mapping[int, str] | None = None,
-        threadgroup_memory: int | Sequence[int] | Mapping[int, int] | None = None,
+        arg_casts: str | Mapping[int | str, str] | None = None,
+        threadgroup_memory: int | Sequence[int] | Mapping[int | str, int] | None = None,
+        **named: Any,
     ) -> None:
         """Queue one run of the kernel on the current stream.
 
@@ -334,9 +270,12 @@ class Kernel(ProcessBound):
             Whole threadgroups along x, y and z, in place of `threads`; needs `group_size`.
         arg_casts : str or Mapping, optional
             Convert numbers as C does to "fp16", "bf16", "int32", "int16", "int8" or "uint8": all of them, or those with
-            the given argument numbers.
+            the given slots or names.
         threadgroup_memory : int, sequence of int or Mapping, optional
-            Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot.
+            Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot or name.
+        **named
+            Buffer arguments by the kernel's names for them, behind those that are given by position. A parameter with
+            the name of a keyword above is given by position only.
         """
         pipeline = self._pipeline or self._build()
         try:
@@ -345,11 +284,13 @@ class Kernel(ProcessBound):
             frame = _Frame(pipeline.pointer, self.name, self._buffers, self._codes)
         if self._gaps:
             args = self._without_gaps(args)
+        if named:
+            args = self._with_named(args, named)
         if len(args) != frame.count:
             self._refuse_count(len(args))
         stream = _thread.stream or self._device._default_stream or default_stream(self._device)
         if arg_casts is not None:
-            self._put_cast(frame, args, arg_casts)
+            self._put_casts(frame, args, arg_casts)
         for argument, slot in zip(args, frame.slots):  # noqa: B905, of equal length; strict=True costs 10 %
             if type(argument) is Array:
                 block = argument._block
@@ -357,7 +298,7 @@ class Kernel(ProcessBound):
                     slot.bind(block)
                 if argument._offset != slot.offset:
                     slot.set_offset(argument._offset)
-                if not argument._plain or slot.needs:
+                if argument.dtype is not slot.dtype or not argument._plain:
                     slot.examine(argument)
                 if block.stream is not stream:
                     stream._adopt(block)
@@ -370,7 +311,8 @@ class Kernel(ProcessBound):
                     raise InvalidArgumentError("threadgroups: expected group_size beside it, and not threads")
                 threads = threadgroups
         if threads is None:
-            threads = _default_threads(args, self.name)
+            # Mostly the first argument decides; a call of the function is 5 % of this one.
+            threads = args[0].size if args and type(args[0]) is Array else _default_threads(args, self.name)
         elif type(threads) is not int:
             threads = _dimensions(threads, "threads" if threadgroups is None else "threadgroups", 0)
         if threads != frame.threads:
@@ -384,7 +326,7 @@ class Kernel(ProcessBound):
         if group_size != frame.group:
             frame.set_group(group_size)
         if threadgroup_memory is not None or frame.lengths:
-            frame.set_threadgroup_memory(_lengths(threadgroup_memory))
+            frame.set_threadgroup_memory(self._lengths(threadgroup_memory))
         status = _dispatch(stream._pointer, frame.dispatch)
         if status:
             check(status)
@@ -392,36 +334,88 @@ class Kernel(ProcessBound):
         if arg_casts is None:
             self._frames.append(frame)
 
-    def _put_cast(self, frame: _Frame, args: tuple[Any, ...], casts: str | Mapping[int, str]) -> None:
+    def _put_casts(self, frame: _Frame, args: tuple[Any, ...], casts: str | Mapping[int | str, str]) -> None:
         if isinstance(casts, str):
-            wanted = {i: casts for i, argument in enumerate(args) if not isinstance(argument, Array)}
-        elif isinstance(casts, Mapping):
-            wanted = dict(casts)
-        else:
+            for slot, argument in zip(frame.slots, args, strict=True):
+                if not isinstance(argument, Array):
+                    slot.cast_next(casts)
+            return
+        if not isinstance(casts, Mapping):
             raise ArgumentTypeError(
                 f"arg_casts: got {type(casts).__name__}, expected the name of a cast or a dict of argument "
                 "numbers to names"
             )
-        for i, name in wanted.items():
-            if not isinstance(i, int) or not 0 <= i < len(args):
-                raise InvalidArgumentError(f"arg_casts: got argument number {i!r}, expected 0 to {len(args) - 1}")
-            frame.slots[i].cast_next(name)
+        for key, cast in casts.items():
+            place = next((i for i, a in enumerate(self._buffers) if key in (a.index, a.name) and key != ""), None)
+            if place is None:
+                raise InvalidArgumentError(
+                    f"arg_casts: kernel {self.name!r} has no buffer argument {key!r}: {self._parameters()}"
+                )
+            frame.slots[place].cast_next(cast)
+
+    def _with_named(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments in order, those by position first."""
+        known = [argument.name for argument in self._buffers]
+        for name in named:
+            if name not in known:
+                raise ArgumentTypeError(
+                    f"kernel {self.name!r}: got an unexpected keyword argument {name!r}; its buffers are: "
+                    f"{self._parameters()}"
+                )
+            if name in known[: len(args)]:
+                raise ArgumentTypeError(f"kernel {self.name!r}: argument {name!r} is given by position and by name")
+        missing = [name for name in known[len(args) :] if name not in named]
+        if missing:
+            raise InvalidArgumentError(
+                f"kernel {self.name!r}: missing {', '.join(map(repr, missing))}; its buffers are: {self._parameters()}"
+            )
+        return (*args, *(named[name] for name in known[len(args) :]))
+
+    def _lengths(self, memory: int | Sequence[int] | Mapping[int | str, int] | None) -> tuple[tuple[int, int], ...]:
+        """Return slots and bytes of threadgroup memory."""
+        if memory is None:
+            return ()
+        if isinstance(memory, Mapping):
+            pairs: Any = [(self._threadgroup_slot(key), length) for key, length in memory.items()]
+        elif hasattr(memory, "__index__"):
+            pairs = ((0, memory),)
+        else:
+            pairs = enumerate(memory)
+        try:
+            lengths = tuple((operator.index(index), operator.index(length)) for index, length in pairs)
+        except TypeError:
+            raise ArgumentTypeError(f"threadgroup_memory: got {memory!r}, expected bytes as integers") from None
+        for index, length in lengths:
+            if index < 0 or length < 0:
+                raise InvalidArgumentError(f"threadgroup_memory: got {memory!r}, expected nothing below 0")
+        return lengths
+
+    def _threadgroup_slot(self, key: int | str) -> int:
+        if not isinstance(key, str):
+            return key
+        slots = {a.name: a.index for a in self.arguments if a.kind == "threadgroup"}
+        if key not in slots:
+            raise InvalidArgumentError(
+                f"threadgroup_memory: kernel {self.name!r} has no threadgroup parameter {key!r}, but "
+                f"{', '.join(slots) or 'none'}"
+            )
+        return slots[key]
 
     def _without_gaps(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for i in self._gaps:
             if i < len(args) and args[i] is not None:
                 raise InvalidArgumentError(
                     f"kernel {self.name!r}: argument {i} is for buffer slot {i}, which the kernel does not have: "
-                    f"expected None; it has {self._signature()}"
+                    f"expected None; it has {self._parameters()}"
                 )
         return tuple(argument for i, argument in enumerate(args) if i not in self._gaps)
 
     def _refuse_count(self, given: int) -> NoReturn:
         raise InvalidArgumentError(
-            f"kernel {self.name!r}: got {given} buffer arguments, expected {len(self._buffers)}: {self._signature()}"
+            f"kernel {self.name!r}: got {given} buffer arguments, expected {len(self._buffers)}: {self._parameters()}"
         )
 
-    def _signature(self) -> str:
+    def _parameters(self) -> str:
         return ", ".join(f"{a.index} {a.name}".strip() for a in self._buffers) or "none"
 
 
@@ -432,25 +426,6 @@ def _default_threads(args: tuple[Any, ...], kernel: str) -> int:
         if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
             return 1
     raise InvalidArgumentError(f"kernel {kernel!r}: no argument is an array, so `threads` must be given")
-
-
-def _lengths(memory: int | Sequence[int] | Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
-    if memory is None:
-        return ()
-    if isinstance(memory, Mapping):
-        pairs: Any = memory.items()
-    elif hasattr(memory, "__index__"):
-        pairs = ((0, memory),)
-    else:
-        pairs = enumerate(memory)
-    try:
-        lengths = tuple((operator.index(index), operator.index(length)) for index, length in pairs)
-    except TypeError:
-        raise ArgumentTypeError(f"threadgroup_memory: got {memory!r}, expected bytes as integers") from None
-    for index, length in lengths:
-        if index < 0 or length < 0:
-            raise InvalidArgumentError(f"threadgroup_memory: got {memory!r}, expected nothing below 0")
-    return lengths
 
 
 # ---- libraries
@@ -513,14 +488,17 @@ def _constant_bytes(value: Any, data_type: int) -> bytes:
 class ShaderLibrary(ProcessBound):
     """Metal kernels, each an attribute; ``library["name"]`` finds those whose names are no Python identifiers.
 
-    ``dir(library)`` and iteration give the kernels' names, and nothing else is an attribute, so that any name is free.
+    ``library["scale<float, 4>"]`` instantiates a kernel template. ``dir(library)`` and iteration give the kernels'
+    names, so that any name is free; beside them there is ``source``, the text that was compiled (None for what was
+    loaded), unless a kernel is called that.
     """
 
-    __slots__ = ("__device", "__dict__", "__handle", "__kernels", "__names")
+    __slots__ = ("__device", "__dict__", "__handle", "__kernels", "__names", "__source", "__weakref__")
 
-    def __init__(self, pointer: Any, device: Device) -> None:
+    def __init__(self, pointer: Any, device: Device, source: Source | None = None) -> None:
         self.__handle = Handle(pointer, lib.mps_library_release)
         self.__device = device
+        self.__source = source
         self.__kernels: dict[str, Kernel] = {}
         out = ffi.new("uint32_t *")
         check(lib.mps_library_kernel_count(pointer, out))
@@ -534,14 +512,27 @@ class ShaderLibrary(ProcessBound):
     def __getitem__(self, name: str) -> Kernel:
         kernel = self.__kernels.get(name)
         if kernel is None:
-            if name not in self.__names:
-                raise KernelNotFoundError(
-                    f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}"
-                )
-            kernel = self.__kernels.setdefault(name, Kernel(self.__handle, self.__device, name, {}))
+            made = self.__make(name)
+            kernel = self.__kernels.setdefault(name, made)
         return kernel
 
-    def __getattr__(self, name: str) -> Kernel:
+    def __make(self, name: str) -> Kernel:
+        if name in self.__names:
+            return Kernel(self.__handle, self.__device, name, {}, self.__source)
+        template = _INSTANTIATION.fullmatch(name) if isinstance(name, str) else None
+        if template is None or self.__source is None or template[1].split("::")[-1] not in self.__source.text:
+            raise KernelNotFoundError(
+                f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}"
+            )
+        # The text of the source stays in front, so that its lines keep their numbers.
+        call = f"{template[1]}<{template[2].strip()}>"
+        line = f'template [[host_name("{call}")]] [[kernel]] decltype({call}) {call};'
+        source = self.__source.with_text(f"{self.__source.text}\n{line}\n")
+        return ShaderLibrary(source.compile(self.__device), self.__device, source)[call]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "source" and name not in self.__names:
+            return None if self.__source is None else self.__source.text
         # Kept as an attribute, so that the next look-up does not come here.
         kernel = self.__dict__[name] = self[name]
         return kernel
@@ -593,7 +584,7 @@ def compile_shader(
     Returns
     -------
     ShaderLibrary
-        Its kernels.
+        Its kernels. While it is alive, the same source with the same options is not compiled again.
 
     Raises
     ------
@@ -604,38 +595,20 @@ def compile_shader(
         raise ArgumentTypeError(f"compile_shader: got a source of type {type(source).__name__}, expected str")
     if math_mode is None:
         math_mode = "fast" if settings().fast_math else "safe"
-    if math_mode not in _MATH_MODES:
-        raise InvalidArgumentError(f"compile_shader: got math_mode={math_mode!r}, expected {', '.join(_MATH_MODES)}")
-    version = language_version or settings().metal_version
+    if math_mode not in MATH_MODES:
+        raise InvalidArgumentError(f"compile_shader: got math_mode={math_mode!r}, expected {', '.join(MATH_MODES)}")
     if isinstance(defines, Mapping):
         defines = [name if value is None else f"{name}={value}" for name, value in defines.items()]
     elif isinstance(defines, str):
         raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
+    directories = [os.fsdecode(path) for path in include_dirs]
+    version = language_version or settings().metal_version
+    whole = Source(source, math_mode, version, defines, directories, validate)
     device = current_device()
-    _compiler.install()  # nothing but the host device asks it
-    macros = [ffi.new("char[]", define.encode()) for define in defines]
-    paths = [ffi.new("char[]", os.fsencode(path)) for path in include_dirs]
-    macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
-    options = ffi.new(
-        "mps_compile_options *",
-        {
-            "struct_size": ffi.sizeof("mps_compile_options"),
-            "language_version": version[0] << 16 | version[1] if version else 0,
-            "math_mode": _MATH_MODES[math_mode],
-            "flags": lib.MPS_COMPILE_VALIDATE if validate else 0,
-            "define_count": len(macros),
-            "defines": ffi.cast("char const * const *", macro_array),
-            "include_dirs": ffi.cast("char const * const *", path_array),
-            "include_dir_count": len(paths),
-        },
-    )
-    text = source.encode("utf-8", "surrogatepass")
-    out = ffi.new("mps_library **")
-    status = lib.mps_library_create_from_source(device._pointer, text, len(text), options, out)
-    if status:
-        _compiler.raise_interrupt()
-        check(status)
-    return ShaderLibrary(out[0], device)
+    known = shader_cache.known(device, whole)
+    if known is not None:
+        return known
+    return shader_cache.remember(device, whole, ShaderLibrary(whole.compile(device), device, whole))
 
 
 def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderLibrary:

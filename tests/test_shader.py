@@ -831,7 +831,7 @@ def test_a_fault_of_the_compiler_is_an_error(device: mpscffi.Device, monkeypatch
     for name in ("check", "build"):
         monkeypatch.setattr(provider, name, fail)
     with pytest.raises(errors.InternalError, match="ZeroDivisionError: in the compiler"):
-        mpscffi.compile_shader("kernel void f(device int* x) { x[0] = 1; }")
+        mpscffi.compile_shader("kernel void f(device int* x) { x[0] = 2; }")
     with pytest.raises(errors.InternalError, match="ZeroDivisionError: in the compiler"):
         library.f(mpscffi.zeros(1, dtype=np.int32), threads=1)
     monkeypatch.undo()

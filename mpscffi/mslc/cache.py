@@ -20,6 +20,7 @@ _DIGEST = 16
 _FOOTER_SIZE = len(_FOOTER) + 8 + _DIGEST
 _DEFAULT_LIMIT = 1 << 30
 _TOUCH_AFTER = 3600.0
+_set_limit: int | None = None
 
 
 class Stats:
@@ -96,7 +97,7 @@ class Cache:
             try:
                 _check_owner(self.directory)
                 path = _write(self.directory, key, suffix, data + footer)
-                self._trim()
+                self._trim_at_times()
                 return path
             except OSError as error:
                 self._warn(error)
@@ -134,17 +135,20 @@ class Cache:
                 for path, status in found:
                     yield path, status.st_size, status.st_mtime
 
-    def _trim(self) -> None:
-        """Remove what was not used for longest, if the cache is over its limit. Looks at most once a minute or so."""
+    def _trim_at_times(self) -> None:
+        """Trim, but not more than once a minute or so: it looks at every file."""
         mark = os.path.join(self.directory, "trimmed")
-        now = time.time()
         try:
-            if now - os.stat(mark).st_mtime < 60.0:
+            if time.time() - os.stat(mark).st_mtime < 60.0:
                 return
         except OSError:
             pass
         with open(mark, "wb"):
             pass
+        self.trim()
+
+    def trim(self) -> None:
+        """Remove what was not used for longest, if the cache is over its limit."""
         files = sorted(self._files(), key=lambda file: file[2])
         excess = sum(size for _, size, _ in files) - self.limit
         for path, size, _ in files:
@@ -201,7 +205,15 @@ def read_whole(path: str) -> bytes | None:
     return contents
 
 
+def set_limit(limit: int | None) -> None:
+    """Set the limit of caches that are made from now on; None for what the environment says."""
+    global _set_limit
+    _set_limit = limit
+
+
 def _limit() -> int:
+    if _set_limit is not None:
+        return _set_limit
     text = os.environ.get("MPSCFFI_CACHE_SIZE", "").strip()
     if not text:
         return _DEFAULT_LIMIT

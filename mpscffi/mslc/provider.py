@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from .cache import Cache, digest
+from .cache import Cache, digest, set_limit
 from .errors import CompileError, CompilerMissing, RequestError
 from .options import Options
 from .target import cpu_identity
@@ -32,6 +32,7 @@ __all__ = [
     "cache_stats",
     "check",
     "clear_cache",
+    "set_cache_limit",
 ]
 
 # Grows with every change of the compiler that changes its results.
@@ -152,6 +153,13 @@ def program(source: str, options: Options | None = None) -> Program:
 def clear_cache() -> None:
     """Remove all that the compiler has kept on disk."""
     _cache("").clear()
+
+
+def set_cache_limit(limit: int | None) -> None:
+    """Set the most bytes that are kept on disk, and remove what is above; None for what the environment says."""
+    set_limit(limit)
+    _compilers.clear()
+    _cache("").trim()
 
 
 def cache_stats() -> Stats:

@@ -1,0 +1,115 @@
+"""A Metal source with the options that it is compiled with."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpscffi import _compiler
+from mpscffi._ffi import check, ffi, lib
+
+if TYPE_CHECKING:
+    from mpscffi.device import Device
+    from mpscffi.mslc.layout import Struct
+
+__all__ = ["MATH_MODES", "Source"]
+
+MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast": lib.MPS_MATH_FAST}
+_OWN_HEADER = re.compile(r"#\s*include\s*(?:\"|</)|__has_include")
+
+
+class Source:
+    """A source and its options.
+
+    Parameters
+    ----------
+    text : str
+    math_mode : str
+        A key of `MATH_MODES`.
+    version : tuple of int or None
+        Of the language; None for the newest.
+    defines : sequence of str
+        Macros as "NAME" or "NAME=VALUE".
+    include_dirs : sequence of str
+    validate : bool
+    """
+
+    __slots__ = ("_structs", "defines", "include_dirs", "math_mode", "text", "validate", "version")
+
+    def __init__(
+        self,
+        text: str,
+        math_mode: str,
+        version: tuple[int, int] | None,
+        defines: Sequence[str],
+        include_dirs: Sequence[str],
+        validate: bool,
+    ) -> None:
+        self.text = text
+        self.math_mode = math_mode
+        self.version = version
+        self.defines = tuple(defines)
+        self.include_dirs = tuple(include_dirs)
+        self.validate = validate
+        self._structs: dict[str, Struct] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for sources that mean the same."""
+        return self.text, self.math_mode, self.version, self.defines
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text alone decides what it means: no header of the user's own comes in."""
+        return not self.include_dirs and not _OWN_HEADER.search(self.text)
+
+    def with_text(self, text: str) -> Source:
+        """Return another text with the same options."""
+        return Source(text, self.math_mode, self.version, self.defines, self.include_dirs, self.validate)
+
+    def compile(self, device: Device) -> Any:
+        """Compile it, and return the ``mps_library *``, which the caller owns."""
+        _compiler.install()  # nothing but the host device asks it
+        macros = [ffi.new("char[]", define.encode()) for define in self.defines]
+        paths = [ffi.new("char[]", os.fsencode(path)) for path in self.include_dirs]
+        macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
+        options = ffi.new(
+            "mps_compile_options *",
+            {
+                "struct_size": ffi.sizeof("mps_compile_options"),
+                "language_version": self.version[0] << 16 | self.version[1] if self.version else 0,
+                "math_mode": MATH_MODES[self.math_mode],
+                "flags": lib.MPS_COMPILE_VALIDATE if self.validate else 0,
+                "define_count": len(macros),
+                "defines": ffi.cast("char const * const *", macro_array),
+                "include_dirs": ffi.cast("char const * const *", path_array),
+                "include_dir_count": len(paths),
+            },
+        )
+        data = self.text.encode("utf-8", "surrogatepass")
+        out = ffi.new("mps_library **")
+        status = lib.mps_library_create_from_source(device._pointer, data, len(data), options, out)
+        if status:
+            _compiler.raise_interrupt()
+            check(status)
+        return out[0]
+
+    def struct(self, type_name: str, size: int, align: int) -> Struct | None:
+        """Return the layout of a struct of this source; None if it is not known to be of that size and alignment."""
+        if self._structs is None:
+            self._structs = self._read_structs()
+        words = re.findall(r"\w+", type_name)
+        found = self._structs.get(words[-1]) if words and type_name.endswith(words[-1]) else None
+        return found if found is not None and (found.size, found.align) == (size, align) else None
+
+    def _read_structs(self) -> dict[str, Struct]:
+        from mpscffi.mslc import provider
+        from mpscffi.mslc.layout import struct_layouts
+
+        options = provider.Options(defines=self.defines, include_dirs=self.include_dirs, language_version=self.version)
+        try:
+            return struct_layouts(provider.program(self.text, options).rewritten)
+        except (provider.CompileError, provider.CompilerMissing, provider.RequestError, OSError):
+            return {}  # as on a Mac without the host device's compiler

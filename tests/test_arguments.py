@@ -1,0 +1,453 @@
+"""Arguments by name, what kernels say of their parameters, dtypes that cannot match, templates, shared libraries."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpscffi
+from mpscffi import errors, shader_cache
+
+pytestmark = pytest.mark.usefixtures("device")
+
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void saxpy(device float* y, device const float* x, constant float& a, uint i [[thread_position_in_grid]]) {
+  y[i] = a * x[i] + y[i];
+}
+kernel void gaps(device float* out [[buffer(0)]], constant float& a [[buffer(3)]], constant float& b [[buffer(2)]],
+                 uint i [[thread_position_in_grid]]) {
+  out[i] = a - b;
+}
+kernel void clash(device float* out, constant float& threads, uint i [[thread_position_in_grid]]) { out[i] = threads; }
+kernel void spread(device float* out, threadgroup float* part, uint i [[thread_position_in_grid]]) {
+  part[i] = i;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = part[1];
+}
+template <typename T, int N> kernel void scale(device T* x, constant T& by, uint i [[thread_position_in_grid]]) {
+  x[i] = x[i] * by * N;
+}
+"""
+
+
+@pytest.fixture
+def library(compiled: Any) -> Any:
+    return compiled(SOURCE)
+
+
+# ---- by name
+
+
+@pytest.mark.parametrize("positional", [0, 1, 2, 3])
+def test_arguments_by_name(library: Any, positional: int) -> None:
+    y, x = mpscffi.asarray([1.0, 2.0]), mpscffi.asarray([10.0, 20.0])
+    values = {"y": y, "x": x, "a": 0.5}
+    named = dict(list(values.items())[positional:][::-1])
+    library.saxpy(*list(values.values())[:positional], **named)
+    assert y.tolist() == [6, 12]
+
+
+def test_names_for_slots_with_gaps(library: Any) -> None:
+    for args, named in (((), "out a b"), ((None,), "a b"), ((None, None), "a b"), ((None, None, 1.0), "a")):
+        out = mpscffi.zeros(2)
+        values = {"out": out, "a": 5.0, "b": 1.0}
+        given = tuple(out if i == 0 else value for i, value in enumerate(args))
+        library.gaps(*given, **{name: values[name] for name in named.split()})
+        assert out.tolist() == [4, 4]
+
+
+def test_a_parameter_called_as_a_keyword_of_the_call(library: Any) -> None:
+    out = mpscffi.zeros(3)
+    library.clash(out, 7.0, threads=2)
+    assert out.tolist() == [7, 7, 0]
+
+
+def test_wrong_names(library: Any) -> None:
+    x = mpscffi.ones(2)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'b'; its buffers are: 0 y, 1 x, 2 a"):
+        library.saxpy(x, x, 1.0, b=2)
+    with pytest.raises(TypeError, match="'x' is given by position and by name"):
+        library.saxpy(x, x, 1.0, x=x)
+    with pytest.raises(ValueError, match="missing 'x'"):
+        library.saxpy(x, a=1.0)
+    library.saxpy(x, x, 1.0)
+    assert x.tolist() == [2, 2]
+
+
+def test_threadgroup_memory_and_casts_by_name(library: Any) -> None:
+    out = mpscffi.zeros(4)
+    library.spread(out, threadgroup_memory={"part": 16}, group_size=4)
+    assert out.tolist() == [1] * 4
+    with pytest.raises(ValueError, match="no threadgroup parameter 'out', but part"):
+        library.spread(out, threadgroup_memory={"out": 16}, group_size=4)
+
+
+def test_casts_by_slot_and_name(compiled: Any) -> None:
+    kernel = compiled("""
+        kernel void low(device int* out, constant short* a [[buffer(2)]], constant int* b [[buffer(4)]]) {
+          out[0] = a[0]; out[1] = b[0];
+        }
+    """).low
+    for casts in ({2: "int16", 4: "int32"}, {"a": "int16", "b": "int32"}):
+        out = mpscffi.zeros(2, dtype=np.int32)
+        kernel(out, None, [2**16 + 3], None, [2**32 + 4], arg_casts=casts, threads=1)
+        assert out.tolist() == [3, 4]
+    with pytest.raises(ValueError, match="no buffer argument 1: 0 out, 2 a, 4 b"):
+        kernel(out, None, 1, None, 1, arg_casts={1: "int16"}, threads=1)
+
+
+# ---- what a kernel says of itself
+
+
+def test_signature(compiled: Any, device: mpscffi.Device) -> None:
+    kernel = compiled("""
+        #include <metal_stdlib>
+        using namespace metal;
+        struct Cell { float3 at; half weight; int links[2]; };
+        kernel void walk(device Cell* cells, constant Cell& first, device const uchar* mask [[buffer(5)]],
+                         threadgroup float* part) { cells[0].weight = first.weight + mask[0] + part[0]; }
+    """).walk
+    assert repr(kernel) == "<mpscffi.Kernel 'walk'>"
+    text = kernel.signature
+    if device.backend != "host":
+        assert text.startswith("walk(\n")
+        return
+    assert [" ".join(line.split()) for line in text.splitlines()] == [
+        "walk(",
+        "Cell* cells // buffer 0, read_write, 32 bytes",
+        "const Cell& first // buffer 1, read, 32 bytes",
+        "const uchar* mask // buffer 5, read",
+        "threadgroup float* part // threadgroup 0, read_write",
+        ")",
+        "struct Cell { // 32 bytes, aligned to 16",
+        "float3 at; // at 0",
+        "half weight; // at 16",
+        "int links[2]; // at 20",
+        "};",
+    ]
+    assert repr(kernel) == "<mpscffi.Kernel walk(Cell* cells, const Cell& first, const uchar* mask, float* part)>"
+
+
+LAYOUTS = {
+    "struct S { packed_float3 p; float3 v; };": [("p", 0), ("v", 16)],
+    "struct S { bool a; ulong b; uchar c; packed_short3 d; };": [("a", 0), ("b", 8), ("c", 16), ("d", 18)],
+    "struct T { int n; float x[2]; }; struct S { char c; T t[3]; half2 h; };": [("c", 0), ("t", 4), ("h", 40)],
+    "struct S { float3x3 m; half4x2 n; float2x4 o; };": [("m", 0), ("n", 48), ("o", 64)],
+    "constant constexpr int N = 3; struct S { int a[N][2], b; };": [("a", 0), ("b", 24)],
+    "typedef struct { uint8_t a; unsigned int b; } S;": [("a", 0), ("b", 4)],
+    "struct S { atomic_uint a; device float* p; vec<half, 3> v; };": [("a", 0), ("p", 8), ("v", 16)],
+    "struct S { static constant constexpr int K = 2; int a = K; float f() const { return a; } bfloat b; };": [
+        ("a", 0),
+        ("b", 4),
+    ],
+}
+
+
+@pytest.mark.parametrize("declaration", LAYOUTS)
+def test_layouts_of_structs_are_those_of_the_compiler(declaration: str, device: mpscffi.Device) -> None:
+    if device.backend != "host":
+        pytest.skip("layouts are read by the host device's compiler")
+    expected = LAYOUTS[declaration]
+    offsets = "".join(f"out[{i}] = __builtin_offsetof(S, {name});" for i, (name, _) in enumerate(expected))
+    library: Any = mpscffi.compile_shader(f"""
+        #include <metal_stdlib>
+        using namespace metal;
+        {declaration}
+        kernel void offsets(device uint* out, device S* s) {{ {offsets} out[9] = sizeof(S); out[10] = alignof(S); }}
+    """)
+    out = mpscffi.zeros(11, dtype=np.uint32)
+    library.offsets(out, mpscffi.zeros(64), threads=1)
+    struct = library.offsets.arguments[1].struct
+    assert [(field.name, field.offset) for field in struct.fields] == expected
+    assert out.tolist()[: len(expected)] == [offset for _, offset in expected]
+    assert (struct.size, struct.align) == tuple(out.tolist()[9:])
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "struct B { int a; }; struct S : B { float b; };",
+        "struct alignas(32) S { int a; };",
+        "struct S { int a : 3; int b : 5; };",
+        "union S { int a; float b; };",
+        "template <typename T> struct W { T a; }; using S = W<int>;",
+        "namespace one { struct S { int a; }; } namespace two { struct S { float a; }; } using two::S;",
+    ],
+)
+def test_other_structs_are_left_alone(declaration: str) -> None:
+    library: Any = mpscffi.compile_shader(f"""
+        #include <metal_stdlib>
+        using namespace metal;
+        {declaration}
+        kernel void size(device uint* out, device S* s) {{ out[0] = sizeof(S); }}
+    """)
+    assert library.size.arguments[1].struct is None
+    out = mpscffi.zeros(1, dtype=np.uint32)
+    library.size(out, mpscffi.zeros(8, dtype=np.dtype([("x", "f4"), ("y", "i4")])), threads=1)
+    assert out.item() in (4, 8, 32)
+
+
+# ---- dtypes
+
+TYPES = ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "float", "float2", "uint3")
+DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 complex64".split()
+#: The dtypes that each type takes; those of one byte take anything.
+TAKEN = {
+    "bool": "bool int8 uint8", "char": " ".join(DTYPES), "uchar": " ".join(DTYPES), "short": "int16 uint16",
+    "ushort": "int16 uint16", "int": "int32 uint32", "uint": "int32 uint32", "long": "int64 uint64",
+    "ulong": "int64 uint64", "half": "float16", "float": "float32 complex64", "float2": "float32 complex64",
+    "uint3": "int32 uint32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_that_cannot_match(compiled: Any, name: str, dtype: str) -> None:
+    source = "".join(
+        f"kernel void take_{t}(device {t}* x, device const {t}* y, device uint* n) {{ n[0] = 1; }}\n" for t in TYPES
+    )
+    kernel = compiled("#include <metal_stdlib>\nusing namespace metal;\n" + source)[f"take_{name}"]
+    ran = mpscffi.zeros(1, dtype=np.uint32)
+    good = mpscffi.zeros(16, dtype=TAKEN[name].split()[0])
+    given = mpscffi.zeros(16, dtype=dtype)
+    if dtype in TAKEN[name].split():
+        for pair in ((given, good), (good, given), (given, given)):
+            kernel(*pair, ran, threads=1)
+        assert ran.item() == 1
+        return
+    for pair in ((given, good), (good, given), (good, given)):
+        with pytest.raises(errors.ArgumentTypeError, match=rf"of dtype {dtype}, but the kernel takes {name}: convert"):
+            kernel(*pair, ran, threads=1)
+    assert ran.item() == 0
+    kernel(given.view(np.uint8).view(good.dtype), good, ran, threads=1)
+    assert ran.item() == 1
+
+
+def test_what_to_do_is_said(library: Any) -> None:
+    x = mpscffi.zeros(2, dtype=np.int32)
+    with pytest.raises(TypeError, match=r"'x' .*int32.*takes float: convert by .astype\('float32'\), or pass .view\("):
+        library.saxpy(mpscffi.zeros(2), x, 1.0)
+    with pytest.raises(TypeError, match="float64.*astype"):
+        mpscffi.asarray(np.zeros(2), dtype=np.float64)
+
+
+def test_atomics_have_the_type_of_their_values(compiled: Any) -> None:
+    count = compiled("""
+        #include <metal_stdlib>
+        using namespace metal;
+        kernel void count(device atomic_uint* n) { atomic_fetch_add_explicit(n, 1u, memory_order_relaxed); }
+    """).count
+    with pytest.raises(TypeError, match="float32, but the kernel takes uint"):
+        count(mpscffi.zeros(1), threads=1)
+
+
+STRUCTS = """
+#include <metal_stdlib>
+using namespace metal;
+struct Inner { int n; float x[2]; };
+struct Ray { float3 at; float t; Inner inner; uchar flag; };
+kernel void rays(device float* out, device const Ray* r, uint i [[thread_position_in_grid]]) {
+  out[i] = r[i].at.z + 10 * r[i].t + 100 * r[i].inner.n + 1000 * r[i].inner.x[1] + 10000 * r[i].flag;
+}
+kernel void inner(device float* out, constant Inner& p) { out[0] = p.n + p.x[1]; }
+"""
+INNER = np.dtype([("n", "i4"), ("x", "f4", 2)])
+
+
+def ray(**changes: Any) -> np.dtype[Any]:
+    fields = {"at": (("f4", 3), 0), "t": ("f4", 16), "inner": (INNER, 20), "flag": ("u1", 32), **changes}
+    fields = {name: value for name, value in fields.items() if name != "itemsize"}
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [form for form, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": changes.get("itemsize", 48),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"at": (("f4", 4), 0)}, {"flag": ("?", 32)}, {"inner": (np.dtype([("n", "u4"), ("x", "f4", 2)]), 20)},
+     {"pad": (("u1", 8), 36)}],
+)  # fmt: skip
+def test_structs_are_taken(compiled: Any, changes: Any) -> None:
+    rays = np.zeros(3, ray(**changes))
+    rays["at"][:, 2], rays["t"], rays["inner"]["n"], rays["inner"]["x"][:, 1], rays["flag"] = [1, 2, 3], 2, 3, 4, 1
+    out = mpscffi.zeros(3)
+    compiled(STRUCTS).rays(out, mpscffi.asarray(rays))
+    assert out.tolist() == [14321, 14322, 14323]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"t": ("f4", 12)}, r"field 't' is float32 at offset 12, but struct Ray has 't' at offset 16"),
+        ({"t": ("i4", 16)}, r"field 't' is int32 at offset 16, but struct Ray has 't' there, float"),
+        ({"t": ("f2", 16)}, r"field 't' is float16"),
+        ({"inner": (np.dtype([("m", "f4"), ("x", "f4", 2)]), 20)}, r"'inner.m' is float32.*'inner.n' there, int"),
+        ({"extra": ("f4", 30)}, None),
+        ({"itemsize": 64}, r"dtype of 64 bytes, but struct Ray has 48"),
+    ],
+)
+def test_structs_that_lie_otherwise_are_refused(
+    compiled: Any, device: mpscffi.Device, changes: Any, message: str | None
+) -> None:
+    if device.backend != "host":
+        pytest.skip("layouts are read by the host device's compiler")
+    out = mpscffi.zeros(2)
+    with pytest.raises(TypeError, match=message or "extra"):
+        compiled(STRUCTS).rays(out, mpscffi.zeros(2, dtype=ray(**changes)))
+    assert out.tolist() == [0, 0]
+
+
+def test_structured_scalars_are_checked_too(compiled: Any, device: mpscffi.Device) -> None:
+    kernel = compiled(STRUCTS).inner
+    out = mpscffi.zeros(1)
+    kernel(out, np.array((1, (2, 3)), INNER)[()], threads=1)
+    assert out.item() == 4
+    kernel(out, p=np.array((2, (2, 3)), INNER.newbyteorder(">")), threads=1)
+    assert out.item() == 5
+    if device.backend == "host":
+        with pytest.raises(TypeError, match="field 'n' is float32.*'n' there, int"):
+            kernel(out, np.array((1, (2, 3)), [("n", "f4"), ("x", "f4", 2)]), threads=1)
+
+
+# ---- templates and constants
+
+
+def test_templates_by_text(library: Any) -> None:
+    x = mpscffi.asarray([1.0, 2.0])
+    library["scale<float, 3>"](x, by=2)
+    assert x.tolist() == [6, 12]
+    y = mpscffi.asarray(np.array([3, 4], np.int32))
+    library["scale<int, 2>"](y, 5)
+    assert y.tolist() == [30, 40]
+    assert library["scale<int, 2>"] is library["scale<int, 2>"]
+    assert "scale<int, 2>" not in library
+    assert len(library) == 4
+
+
+def test_templates_that_are_not_there(library: Any) -> None:
+    for name in ("shift<int>", "scale<int", "scale<int>; kernel void f() {} <int>", "scale", 3):
+        with pytest.raises(errors.KernelNotFoundError, match="there is no kernel"):
+            library[name]
+    for name, word in (("scale<flot, 1>", "flot"), ("scale<double, 2>", "double"), ("scale<int>", "scale")):
+        with pytest.raises(SyntaxError, match=rf"(?s)program_source:\d+:\d+: error.*{word}"):
+            library[name]
+
+
+def test_source(library: Any, compiled: Any) -> None:
+    assert library.source == SOURCE
+    assert "source" not in dir(library)
+    kernel = compiled("kernel void source(device int* out) { out[0] = 3; }").source
+    out = mpscffi.zeros(1, dtype=np.int32)
+    kernel(out)
+    assert out.item() == 3
+
+
+def test_function_constants_as_keywords(compiled: Any) -> None:
+    kernel = compiled("""
+        #include <metal_stdlib>
+        using namespace metal;
+        constant int count [[function_constant(0)]];
+        constant float2 pair [[function_constant(3)]];
+        kernel void show(device float* out) { out[0] = count; out[1] = pair.y; }
+    """).show
+    out = mpscffi.zeros(2)
+    for made in (
+        kernel.specialize(count=7, pair=(1, 2)),
+        kernel.specialize({0: 7}, pair=(1, 2)),
+        kernel.specialize({"count": 1, 3: (1, 2)}).specialize(count=7),
+    ):
+        out.fill_(0)
+        made(out, threads=1)
+        assert out.tolist() == [7, 2]
+    with pytest.raises(LookupError, match="no function constant 'cuont'"):
+        kernel.specialize(cuont=7, pair=(1, 2))(out, threads=1)
+
+
+# ---- what is kept
+
+
+def test_a_library_in_use_is_shared() -> None:
+    source = "kernel void shared(device int* x) { x[0] = 11; }"
+    first = mpscffi.compile_shader(source)
+    before = shader_cache.stats()
+    assert mpscffi.compile_shader(source) is first
+    assert shader_cache.stats().hits == before.hits + 1
+    others = [
+        mpscffi.compile_shader(source, defines=["A"]),
+        mpscffi.compile_shader(source, math_mode="fast"),
+        mpscffi.compile_shader(source, language_version=(3, 1)),
+        mpscffi.compile_shader(source + "\n"),
+    ]
+    assert len({id(library) for library in [first, *others]}) == 5
+    del first, others
+    gc.collect()
+    assert shader_cache.stats().libraries <= before.libraries - 1
+
+
+def test_sources_with_headers_are_not_shared(tmp_path: Path, device: mpscffi.Device) -> None:
+    if device.backend != "host":
+        pytest.skip("Metal compiles one text")
+    out = mpscffi.zeros(1, dtype=np.int32)
+    header = tmp_path / "value.h"
+    kept = []
+    for value in (1, 2):
+        header.write_text(f"#define VALUE {value}\n")
+        for source, folders in (
+            ('#include "value.h"\nkernel void f(device int* x) { x[0] = VALUE; }', [tmp_path]),
+            (f'#include "{header}"\nkernel void f(device int* x) {{ x[0] = VALUE; }}', []),
+        ):
+            library: Any = mpscffi.compile_shader(source, include_dirs=folders)
+            kept.append(library)
+            library.f(out, threads=1)
+            assert out.item() == value
+
+
+def test_the_disk_cache(python: Any, tmp_path: Path, device: mpscffi.Device) -> None:
+    if device.backend != "host":
+        pytest.skip("mslc is the host device's")
+    run = python(
+        """
+        import os
+        import mpscffi
+        from mpscffi import shader_cache
+        kept = []
+        for i in range(3):
+            kept.append(mpscffi.compile_shader(f"kernel void f(device int* x) {{ x[0] = {i}; }}"))
+            kept[-1].f(mpscffi.zeros(1, dtype="int32"), threads=1)
+        stats = shader_cache.stats()
+        assert stats.directory == os.environ["MPSCFFI_CACHE_DIR"], stats
+        assert stats.files >= 6 and stats.size > 1000 and stats.limit == 1 << 30 and stats.libraries == 3, stats
+        shader_cache.set_limit(stats.size - 1)
+        less = shader_cache.stats()
+        assert less.limit == stats.size - 1 and less.size <= less.limit and less.files < stats.files, less
+        for wrong in (-1, 1.5, True, "1"):
+            try:
+                shader_cache.set_limit(wrong)
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError(wrong)
+        shader_cache.set_limit(None)
+        assert shader_cache.stats().limit == 1 << 30
+        shader_cache.clear()
+        assert shader_cache.stats()[1:3] == (0, 0) and shader_cache.stats().libraries == 0
+        x = mpscffi.zeros(1, dtype="int32")
+        kept[2].f(x, threads=1)
+        mpscffi.compile_shader("kernel void f(device int* x) { x[0] += 5; }").f(x, threads=1)
+        assert x.item() == 7
+        """,
+        MPSCFFI_CACHE_DIR=str(tmp_path / "cache"),
+        MPSCFFI_DEVICE="host",
+    )
+    assert (run.returncode, run.stderr) == (0, "")
