@@ -56,7 +56,6 @@ struct metal_segment {
   void *callback_user;
   uint64_t resume_value;
   bool scheduled_called; /* on the handler thread only */
-  char *failure;         /* of this segment, for the handlers; NULL if all went well */
   /* With the queue's progress lock. */
   bool complete;
   bool calls_posted, calls_made;
@@ -103,8 +102,11 @@ struct metal_queue {
   uint64_t committed;          /* the last serial that was committed */
   metal_queue_waiter *waiters;
   mps_command_info infos[METAL_REMEMBERED];
+  uint64_t failed_serial; /* of the last command buffer that failed, and why */
+  char failed_text[METAL_FAILURE_BYTES];
 };
 
+void metal_queue_ref(metal_queue *queue);
 void metal_queue_unref(metal_queue *queue);
 
 /* The info of a serial, whether committed or not. With the progress lock. */

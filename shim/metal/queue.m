@@ -36,6 +36,10 @@ static void free_queue(metal_queue *queue) {
   free(queue);
 }
 
+void metal_queue_ref(metal_queue *queue) {
+  atomic_fetch_add_explicit(&queue->references, 1, memory_order_relaxed);
+}
+
 void metal_queue_unref(metal_queue *queue) {
   if (atomic_fetch_sub_explicit(&queue->references, 1, memory_order_acq_rel) == 1) {
     free_queue(queue);

@@ -33,7 +33,7 @@ mps_status metal_segment_open(metal_queue *queue, metal_segment **out_segment) {
     queue->resume_pending = false;
   }
   segment->queue = queue;
-  atomic_fetch_add_explicit(&queue->references, 1, memory_order_relaxed);
+  metal_queue_ref(queue);
   queue->open = segment;
   *out_segment = segment;
   return MPS_STATUS_OK;
@@ -108,7 +108,6 @@ static void free_segment(metal_segment *segment) {
   }
   metal_queue *queue = segment->queue;
   [segment->commands release];
-  free(segment->failure);
   free(segment);
   metal_queue_unref(queue);
 }
@@ -203,16 +202,24 @@ static uint64_t nanoseconds(CFTimeInterval seconds) {
   return seconds > 0 ? (uint64_t)(seconds * 1e9) : 0;
 }
 
-static void set_times(metal_segment *segment, bool failed, uint64_t start, uint64_t end) {
+/* What became of the segment becomes part of what became of its command buffer. */
+static void note_outcome(metal_segment *segment, const char *failure, uint64_t start, uint64_t end) {
   metal_queue *queue = segment->queue;
   pthread_mutex_lock(&queue->progress);
   mps_command_info *info = metal_queue_info(queue, segment->serial);
   if (info->serial == segment->serial) {
     info->start = info->start == 0 || (start != 0 && start < info->start) ? start : info->start;
     info->end = end > info->end ? end : info->end;
-    info->status = failed ? MPS_STATUS_EXECUTION_FAILED : info->status;
+    info->status = failure != NULL ? MPS_STATUS_EXECUTION_FAILED : info->status;
+  }
+  if (failure != NULL && queue->failed_serial != segment->serial) {
+    queue->failed_serial = segment->serial;
+    snprintf(queue->failed_text, sizeof queue->failed_text, "%s", failure);
   }
   pthread_mutex_unlock(&queue->progress);
+  if (failure != NULL) {
+    metal_failure_put(queue->failure, failure);
+  }
 }
 
 static bool has_calls(const metal_segment *segment) {
@@ -221,15 +228,17 @@ static bool has_calls(const metal_segment *segment) {
 
 static void call_handlers(metal_segment *segment, mps_handler_kind kind) {
   metal_queue *queue = segment->queue;
+  char failure[METAL_FAILURE_BYTES] = "";
   pthread_mutex_lock(&queue->progress);
   mps_command_info info = *metal_queue_info(queue, segment->serial);
+  if (kind == MPS_HANDLER_COMPLETED && queue->failed_serial == segment->serial) {
+    snprintf(failure, sizeof failure, "%s", queue->failed_text);
+  }
   pthread_mutex_unlock(&queue->progress);
   info.scheduled = 1;
-  info.message = "";
+  info.message = failure;
   if (kind == MPS_HANDLER_SCHEDULED) {
     info.start = info.end = 0;
-  } else if (segment->failure != NULL) {
-    info.message = segment->failure;
   }
   for (metal_handler *handler = segment->handlers; handler != NULL; handler = handler->next) {
     if (handler->kind == kind) {
@@ -259,10 +268,12 @@ static void make_calls(metal_segment *segment) {
   }
   call_handlers(segment, MPS_HANDLER_COMPLETED);
   metal_queue_calling = NULL;
+  metal_queue_ref(queue); /* as in complete() */
   pthread_mutex_lock(&queue->progress);
   segment->calls_made = true;
   pthread_mutex_unlock(&queue->progress);
   retire(queue);
+  metal_queue_unref(queue);
 }
 
 /* With the progress lock. */
@@ -317,20 +328,19 @@ static void retire(metal_queue *queue) {
 /* `failure` is NULL if all went well. */
 static void complete(metal_segment *segment, const char *failure, uint64_t start, uint64_t end) {
   metal_queue *queue = segment->queue;
-  set_times(segment, failure != NULL, start, end);
-  if (failure != NULL) {
-    metal_failure_put(queue->failure, failure);
-    segment->failure = mps_text_copy(failure);
-  }
+  note_outcome(segment, failure, start, end);
   release_holds(segment);
   if (segment->event != NULL) {
     metal_event_raise(segment->event, segment->event_value, end);
     mps_event_drop(segment->event);
   }
+  /* From here on another thread may be done with the segment, and with the queue that it holds. */
+  metal_queue_ref(queue);
   pthread_mutex_lock(&queue->progress);
   segment->complete = true;
   pthread_mutex_unlock(&queue->progress);
   retire(queue);
+  metal_queue_unref(queue);
 }
 
 static void completed(metal_segment *segment);

@@ -488,29 +488,30 @@ static void on_completed(void *user, const mps_command_info *info) {
   hearing *heard = user;
   EXPECT_EQUAL(atomic_load(&heard->scheduled), 1);
   EXPECT(info->end >= info->start);
+  EXPECT_EQUAL(info->message[0] != '\0', info->status == MPS_STATUS_EXECUTION_FAILED);
   heard->status = mps_queue_wait(heard->queue, MPS_FOREVER); /* which cannot be */
   atomic_fetch_add(&heard->completed, 1);
 }
 
-/* Handlers of an empty command buffer, of one that was on its way before its commit, and of one that fails. */
+/* Handlers of an empty command buffer, of one that was on its way before its commit, and of both when they fail. */
 static void test_handlers(void) {
   mps_queue *queue = make_queue("handlers");
   mps_buffer *buffer = make_buffer(4);
-  for (int kind = 0; kind < 3; kind++) {
+  for (int kind = 0; kind < 4; kind++) {
     hearing heard = {.queue = queue};
-    if (kind == 1) {
+    standin_set("fail_commands", kind >= 2);
+    if (kind % 2 == 1) {
       for (int i = 0; i < 64; i++) {
         EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, (uint8_t)i));
       }
     }
-    standin_set("fail_commands", kind == 2);
     EXPECT_OK(mps_queue_add_handler(queue, MPS_HANDLER_SCHEDULED, on_scheduled, &heard));
     EXPECT_OK(mps_queue_add_handler(queue, MPS_HANDLER_COMPLETED, on_completed, &heard));
     uint64_t serial;
     EXPECT_OK(mps_queue_commit(queue, &serial));
     EXPECT_EQUAL(serial, (uint64_t)kind + 1);
     mps_status status = mps_queue_wait(queue, MPS_FOREVER);
-    EXPECT_EQUAL(status, kind == 2 ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
+    EXPECT_EQUAL(status, kind >= 2 ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
     EXPECT_EQUAL(heard.scheduled, 1);
     EXPECT_EQUAL(heard.completed, 1);
     EXPECT_EQUAL(heard.status, MPS_STATUS_INVALID_STATE);
