@@ -30,7 +30,7 @@ kernel void test(device atomic_uint *u, device atomic_int *s, device atomic_floa
   atomic_fetch_min_explicit(&s[0], -int(i), memory_order_relaxed);
   atomic_fetch_max_explicit(&s[1], -int(i) - 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&f[0], 0.5f, memory_order_relaxed);
-  atomic_fetch_max_explicit(&f[1], float(i), memory_order_relaxed);
+  atomic_fetch_sub_explicit(&f[1], 0.25f, memory_order_relaxed);
   atomic_max_explicit(&l[0], ulong(i) << 40, memory_order_relaxed);
   atomic_min_explicit(&l[1], ulong(i) << 40, memory_order_relaxed);
   atomic_fetch_or_explicit(&b[0], i == 700, memory_order_relaxed);
@@ -51,7 +51,7 @@ kernel void test(device atomic_uint *u, device atomic_int *s, device atomic_floa
         parity ^= i
     assert u.tolist() == [n * (n - 1) // 2, 0, 5, n - 1, 1 << 31, 2**31 - 1, parity, 2 * n, 77, 11]
     assert s.tolist() == [1 - n, -1]
-    assert f.tolist() == [n / 2, n - 1]
+    assert f.tolist() == [n / 2, -n / 4]
     assert long.tolist() == [(n - 1) << 40, 0]
     assert b.tolist() == [True, True]
 

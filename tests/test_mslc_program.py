@@ -323,14 +323,14 @@ def write_script(path: Path, text: str) -> None:
 
 def test_a_compiler_that_is_none(fake: Path) -> None:
     with pytest.raises(CompilerMissing, match="names '.*fake', which is no program"):
-        provider.check("int x;")
+        provider.check("kernel void k() {}")
     write_script(fake, "echo 'g++ (GCC) 12.2'")
     with pytest.raises(CompilerMissing, match="is no clang"):
-        provider.check("int x;")
+        provider.check("kernel void k() {}")
     os.utime(fake, (1, 1))
     write_script(fake, "echo 'Debian clang version 14.0.6'")
     with pytest.raises(CompilerMissing, match="is clang 14, which is too old"):
-        provider.check("int x;")
+        provider.check("kernel void k() {}")
 
 
 def test_a_compiler_that_never_ends(fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_a_compiler_that_never_ends(fake: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("MPSCFFI_COMPILE_TIMEOUT", "0.5")
     start = time.monotonic()
     with pytest.raises(CompileError, match=r"longer than 0\.5 seconds.*MPSCFFI_COMPILE_TIMEOUT"):
-        provider.check("int x;")
+        provider.check("kernel void k() {}")
     assert time.monotonic() - start < 20
     child = int((tmp_path / "pid").read_text())
     for _ in range(100):

@@ -17,7 +17,8 @@ _PACKED = re.compile(r"\b(?:metal::)?packed_vec<(\w+), ([234])>")
 _ELEMENTS = {"_Float16": "half", "__bf16": "bfloat", "unsigned int": "uint", "unsigned char": "uchar"}
 # What the prelude asserts is told without the condition, which is the prelude's own.
 _ASSERTION = re.compile(r"static assertion failed due to requirement '[^']*\bmslc::[^']*': ")
-_NO_SUCH_HEADER = (
+_IN_METALS_TERMS = (
+    (re.compile(r"variable length arrays? .*"), "variable length arrays are not supported in Metal"),
     (re.compile(r"'metal_raytracing' file not found"), "ray tracing is not supported on the host device"),
     (
         re.compile(r"'(?:metal_tensor|MetalPerformancePrimitives/[^']*)' file not found"),
@@ -132,6 +133,6 @@ def _readable(text: str) -> str:
         text = re.sub(rf"\b{clang}\b", metal, text)
     text = _VECTOR.sub(r"\1\2", text)
     text = _PACKED.sub(r"packed_\1\2", text)
-    for missing, what in _NO_SUCH_HEADER:
-        text = missing.sub(what, text)
+    for pattern, words in _IN_METALS_TERMS:
+        text = pattern.sub(words, text)
     return _KNOWN_AS.sub("", _ASSERTION.sub("", text))

@@ -144,8 +144,10 @@ class Program:
         try:
             return Rewriter(self._text.text, self._text.has_library)
         except RewriteError as error:
-            place = self._place(error.offset)
-            raise CompileError(error_text(place, "error", str(error), self._sources)) from None
+            texts = [
+                error_text(self._place(one.offset), "error", str(one), self._sources) for one in [error, *error.others]
+            ]
+            raise CompileError("".join(texts)) from None
         except SourceError as error:
             self._check_unstructured()
             place = self._place(error.offset)

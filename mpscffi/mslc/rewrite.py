@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .calls import Calls
 from .declarations import (
@@ -22,19 +23,26 @@ from .declarations import (
 )
 from .kernels import ADDRESS_SPACES, Kernel, ParameterError, ParameterReader, declared_name, split_list
 from .numbers import integer_value
+from .refusals import DeclarationRules, refused_words
 from .tokens import IDENTIFIER, NUMBER, Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _DROPPED_IN_SIGNATURES = {"kernel", "inline", "static", "constexpr", "METAL_FUNC", "volatile"}
 _DECIMAL = re.compile(r"[.eEpP]")
-_UNSUPPORTED_NAMESPACES = {"raytracing": "ray tracing is", "mpp": "tensor operations are"}
 
 
 class RewriteError(Exception):
-    """Something that Metal, or the host device, does not take: the text, and the offset of what it is about."""
+    """Something that Metal, or the host device, does not take: the text, and the offset of what it is about.
+
+    `others` are more of the kind in the same source.
+    """
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
         self.offset = offset
+        self.others: list[RewriteError] = []
 
 
 @dataclass(slots=True)
@@ -97,8 +105,9 @@ class Rewriter:
         self._kernels: dict[str, list[Kernel]] = {}
         self._half_names = {"half", "bfloat"}
         self._threadgroup_variables = 0
-        self._refuse_names(has_library)
+        self._refuse(refused_words(self.tokens, has_library))
         declarations = find_declarations(self.tokens, self.attributes)
+        self._refuse(DeclarationRules(self.tokens, self.attributes, declarations).broken())
         self.calls = Calls(self.tokens, declarations.functions)
         self._attributes()
         self._literals()
@@ -164,20 +173,13 @@ class Rewriter:
 
     # ---------------------------------------------------------------- what is refused
 
-    def _refuse_names(self, has_library: bool) -> None:
-        """Refuse what Metal does not have, though clang and the prelude do, and what the host device cannot do."""
-        text = self.tokens.text
-        for index, word in enumerate(text):
-            if word == "double":
-                raise self._error("'double' is not supported in Metal", index)
-            if (
-                word == "metal"
-                and not has_library
-                and ("::" in text[index + 1 : index + 2] or text[index - 2 : index] == ["using", "namespace"])
-            ):
-                raise self._error("use of undeclared identifier 'metal'; is '#include <metal_stdlib>' missing?", index)
-            if word in _UNSUPPORTED_NAMESPACES and "::" in text[index + 1 : index + 2]:
-                raise self._error(f"{_UNSUPPORTED_NAMESPACES[word]} not supported on the host device", index)
+    def _refuse(self, refusals: Iterable[tuple[str, int]]) -> None:
+        """Raise what is refused, all of it at once and in the order of the source."""
+        found = sorted(refusals, key=lambda refusal: refusal[1])
+        if found:
+            first, *others = [self._error(message, token) for message, token in found]
+            first.others = others
+            raise first
 
     # ---------------------------------------------------------------- lexical rules
 
@@ -457,7 +459,7 @@ class Rewriter:
             if self.tokens.text[index] == "threadgroup" and not self.attributes.inside[index]:
                 start = self._declaration_start(index)
                 if start is not None:
-                    self._threadgroup_declaration(start, index)
+                    self._threadgroup_declaration(start, index, function)
 
     def _declaration_start(self, index: int) -> int | None:
         """Where the declaration begins that has `threadgroup` among its specifiers; None if it is none."""
@@ -479,7 +481,7 @@ class Rewriter:
                 return None
         return start
 
-    def _threadgroup_declaration(self, start: int, space: int) -> None:
+    def _threadgroup_declaration(self, start: int, space: int, function: Function) -> None:
         text, kind, partner = self.tokens.text, self.tokens.kind, self.tokens.partner
         names: list[str] = []
         initializer: int | None = None
@@ -502,6 +504,12 @@ class Rewriter:
             index += 1
         if kind[index - 1] == IDENTIFIER and not self.attributes.inside[index - 1]:
             names.append(text[index - 1])
+        if function.stage != "kernel":
+            raise self._error(
+                "a variable in the threadgroup address space can be declared in a kernel alone; "
+                f"'{function.name}' is none: let it take a pointer to threadgroup memory",
+                space,
+            )
         if initializer is not None:
             index = self._zero_initializer(initializer)
         for word_index in range(start, index):

@@ -43,7 +43,8 @@ _COMMON = (
     "-U__unix__",
     "-U__unix",
     "-Uunix",
-    "-w",
+    "-Wno-everything",
+    "-Werror=vla",  # Metal has no arrays whose length is known only when they are made
     "-O3",
 )
 # Metal contracts a * b + c in every mode, unless the source says otherwise.

@@ -210,7 +210,7 @@ MSLC_FUNC Parameter parameter(const launch_state &launch, const threadgroup_stat
     }
     if constexpr (__is_lvalue_reference(Parameter)) {
       return *static_cast<__remove_reference_t(Parameter) *>(memory);
-    } else {
+    } else if constexpr (__is_pointer(Parameter)) { // of others the reflection tells
       return static_cast<Parameter>(memory);
     }
   } else if constexpr (Role::kind == absent) {
@@ -229,6 +229,8 @@ template <class, unsigned... numbers> struct numbers_of {
   using list = numbers_list<numbers...>;
 };
 template <unsigned count> using numbers_below = typename __make_integer_seq<numbers_of, unsigned, count>::list;
+
+template <class T> constexpr bool is_pointer_or_reference = __is_pointer(T) || __is_lvalue_reference(T);
 
 template <class Function> struct signature;
 template <class... Parameters> struct signature<void (*)(Parameters...)> {
@@ -257,6 +259,7 @@ template <class... Parameters> struct signature<void (*)(Parameters...)> {
     }
     template <class Parameter, class Role> constexpr void append(const parameter_text *&texts) {
       if constexpr (Role::is_bound) {
+        static_assert(mslc::is_pointer_or_reference<Parameter>, "a kernel takes its buffers as pointers or references");
         list[count++] = describe<Parameter, Role>(*texts);
       }
       texts++;

@@ -1,0 +1,180 @@
+"""What Metal refuses is refused: with the user's line, and in Metal's terms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpscffi.mslc import provider
+from mpscffi.mslc.provider import CompileError, CompilerMissing
+from mpscffi.mslc.toolchain import find_toolchain
+
+try:
+    find_toolchain()
+except CompilerMissing as missing:
+    pytestmark = pytest.mark.skip(reason=str(missing))
+
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+KERNEL = "kernel void k(device int *x [[buffer(0)]], uint i [[thread_position_in_grid]])"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSCFFI_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def errors(source: str) -> list[str]:
+    """The messages about a source, without "program_source:"."""
+    try:
+        provider.check(HEAD + source)
+    except CompileError as error:
+        return [
+            line.removeprefix("program_source:")
+            for line in error.log.splitlines()
+            if line.startswith("program_source:")
+        ]
+    return []
+
+
+def in_kernel(body: str) -> str:
+    return f"{KERNEL} {{\n{body}\n}}"
+
+
+SPACE = "must reside in the constant address space"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("int g = 3;", f"3:5: error: program scope variable 'g' {SPACE}"),
+        ("int g = 3 * 4;", f"3:5: error: program scope variable 'g' {SPACE}"),
+        ("const int g = 3;", f"3:11: error: program scope variable 'g' {SPACE}"),
+        ("constexpr int g = 3;", f"3:15: error: program scope variable 'g' {SPACE}"),
+        ("namespace n { static float table[2] = {1, 2}; }", f"3:28: error: program scope variable 'table' {SPACE}"),
+        ("threadgroup float shared[32];", f"3:19: error: program scope variable 'shared' {SPACE}"),
+        ("struct { int x; } g;", f"3:19: error: program scope variable 'g' {SPACE}"),
+        ("struct S { static int n; };", f"3:23: error: static member 'n' {SPACE}"),
+        ("int f() { static int n = 0; return n; }", f"3:22: error: static local variable 'n' {SPACE}"),
+        ("int f() { const static int n = 0; return n; }", f"3:28: error: static local variable 'n' {SPACE}"),
+        ("void f() { threadgroup int n; }", "3:12: error: a variable in the threadgroup address space can be declared"),
+    ],
+)
+def test_address_spaces_of_variables(source: str, message: str) -> None:
+    found = errors(source)
+    assert len(found) == 1
+    assert found[0].startswith(message)
+
+
+def test_variables_that_metal_takes() -> None:
+    source = """
+struct Pair { static constant constexpr int n = 2; int x; };
+constant int a = 3; constexpr constant int b[2] = {1, 2}; static constant float c = 1;
+constant struct Pair d = {4}; constant struct Other { int y; } e = {5};
+template <typename T> constant constexpr T one = T(1);
+struct Pair; typedef struct { int z; } Named; using Alias = Pair; enum Color { red };
+int twice(int v); struct Pair pair_of(int v);
+struct Deleted { Deleted() = default; Deleted(const thread Deleted &) = delete; };
+int twice(int v) { static constexpr int two = 2; return two * v; }
+kernel void k(device int *x) {
+  static constant int four = 4;
+  threadgroup int shared[2];
+  struct Local { static int f() { return 1; } };
+  shared[0] = four;
+  x[0] = a + b[0] + int(c) + d.x + e.y + one<int> + Pair::n + twice(shared[0]) + Local::f();
+}
+"""
+    assert errors(source) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("int *p = new int;", "new"),
+        ("delete x;", "delete"),
+        ("goto end; end: ;", "goto"),
+        ("thread_local int n;", "thread_local"),
+        ("struct S { virtual void f() {} };", "virtual"),
+        ("x[0] = *dynamic_cast<int *>(x);", "dynamic_cast"),
+        ("x[0] = typeid(x) == typeid(x);", "typeid"),
+        ("try { } catch (...) { }", "try"),
+        ("throw 1;", "throw"),
+        ('asm volatile("nop");', "asm"),
+        ("__int128 n = 1; x[0] = n;", "__int128"),
+        ("long double d = 1; x[0] = d;", "double"),
+    ],
+)
+def test_words_that_metal_has_not(body: str, word: str) -> None:
+    assert any(text.endswith(f"error: '{word}' is not supported in Metal") for text in errors(in_kernel(body)))
+    assert all(text.startswith("4:") for text in errors(in_kernel(body)))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("kernel int k(device int *x) { return 1; }", "3:12: error: kernel 'k' returns 'int': it must return void"),
+        ("[[kernel]] device int *k(device int *x) { return x; }", "3:24: error: kernel 'k' returns 'device int *'"),
+        (
+            "kernel void k(float x [[buffer(0)]]) {}",
+            "3:25: error: type 'float' is not valid for attribute 'buffer': it takes a pointer or reference, "
+            "as in 'constant float &'",
+        ),
+        ("struct P { int n; };\nkernel void k(P p [[buffer(0)]]) {}", "4:21: error: type 'P' is not valid for"),
+        ("kernel void k(float x [[threadgroup(0)]]) {}", "3:25: error: type 'float' is not valid for attribute"),
+        ("kernel void k(float *x [[buffer(0)]]) {}", "3:15: error: parameter 'x' needs an address space"),
+        (
+            "kernel void a(device int *x) {}\nkernel void k(device int *x) { a(x); }",
+            "4:32: error: kernel 'a' cannot be called from a kernel",
+        ),
+    ],
+)
+def test_kernels(source: str, message: str) -> None:
+    found = errors(source)
+    assert len(found) == 1
+    assert found[0].startswith(message)
+
+
+def test_a_buffer_by_value_under_another_name() -> None:
+    source = HEAD + "using number = float;\nkernel void k(number x [[buffer(0)]]) {}"
+    with pytest.raises(CompileError, match="program_source:4:.*takes its buffers as pointers or references"):
+        provider.build(source, None, "k")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("int n[i]; x[0] = n[0];", "variable length arrays are not supported in Metal"),
+        ("x[0] = min(i, 1);", "call to 'min' is ambiguous"),
+        ("x[0] = max(short(1), x[0]);", "call to 'max' is ambiguous"),
+        ("x[0] = clamp(i, 0, 1);", "call to 'clamp' is ambiguous"),
+        ("device atomic_ulong *l = (device atomic_ulong *)x; atomic_fetch_add_explicit(l, 1ul, memory_order_relaxed);",
+         "atomic_fetch_add is not of this type"),
+        ("device atomic_float *f = (device atomic_float *)x; atomic_fetch_max_explicit(f, 1.0f, memory_order_relaxed);",
+         "atomic_fetch_max is not of this type"),
+        ("atomic_max_explicit((device atomic_uint *)x, 1u, memory_order_relaxed);", "atomic_max is of ulong alone"),
+        ("x[0] = atomic_load_explicit((device atomic_int *)x, memory_order_acquire);", "memory_order_relaxed is"),
+        ("atomic_store_explicit((device atomic_int *)x, 1, memory_order_seq_cst);", "memory_order_relaxed is"),
+    ],
+)  # fmt: skip
+def test_calls(body: str, message: str) -> None:
+    found = [text for text in errors(in_kernel(body)) if "error" in text]
+    assert len(found) == 1
+    assert found[0].startswith("4:")
+    assert message in found[0]
+
+
+def test_calls_that_metal_takes() -> None:
+    body = """x[0] = min(i, 1u) + min(x[1], 1) + int(max(1.0f, 2.0f)) + clamp(x[0], 0, 1);
+      x[1] = min(int2(1), 3).x;
+      atomic_fetch_min_explicit((device atomic_int *)x, 1, memory_order_relaxed);
+      atomic_max_explicit((device atomic_ulong *)x, 1ul, memory_order_relaxed);
+      atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst);"""
+    assert errors(in_kernel(body)) == []
+
+
+def test_all_that_is_refused_is_told_at_once() -> None:
+    assert errors("int g = 1;\nkernel int k(device int *x) { static int n = 0; return n; }") == [
+        f"3:5: error: program scope variable 'g' {SPACE}",
+        "4:12: error: kernel 'k' returns 'int': it must return void",
+        f"4:42: error: static local variable 'n' {SPACE}",
+    ]
