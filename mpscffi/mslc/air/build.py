@@ -7,13 +7,13 @@ limits, and how they end is the only thing that is believed of them.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from typing import TYPE_CHECKING
 
 from .. import process
 from ..errors import CompileError
-from ..target import compile_flags, math_libraries
+from ..linking import link
+from ..target import compile_flags
 from .entry import CONSTANT_BYTES
 from .translate import translate
 
@@ -30,9 +30,6 @@ _PRINT_SECONDS = 10
 _COMPILE_SECONDS = 120
 # A dash and a bash alike; a core file of LLVM's would help nobody.
 _LIMITED = '{{ ulimit -c 0; ulimit -v {memory}; ulimit -t {seconds}; }} 2>/dev/null; exec "$@"'
-# What LLVM makes of loops that move memory: the C library of the process has them.
-_FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
-_UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
 
 
 class Builder:
@@ -143,19 +140,9 @@ class Builder:
 
     def _link(self, kernel: str, output: str, directory: str) -> None:
         self._place_support("runtime.cpp", ["-c"], "runtime.o", directory)
-        command = self._toolchain.linker
-        checks = ["-z", "defs", "--warn-unresolved-symbols"]
-        if not command:
-            command = [*self._toolchain.compiler, "-nostdlib"]
-            checks = [f"-Wl,{option}" for option in checks]
-        arguments = ["-shared", "-o", output, "kernel.o", "runtime.o", *math_libraries()]
-        finished = process.run([*command, *checks, *arguments], directory)
-        if finished.status:
-            raise CompileError(f"kernel '{kernel}': linking failed: {_reason(finished)}\n")
-        missing = dict.fromkeys(_UNRESOLVED.findall(finished.errors))
-        names = ", ".join(f"'{name}'" for name in missing if name not in _FROM_PROCESS)
-        if names:
-            raise CompileError(f"kernel '{kernel}': called but nowhere defined: {names}\n")
+        problem = link(self._toolchain, ["kernel.o", "runtime.o"], output, directory)
+        if problem:
+            raise CompileError(f"kernel '{kernel}': {problem}\n")
 
     def _run(self, command: list[str], seconds: int, directory: str) -> process.Finished:
         script = _LIMITED.format(memory=_MEMORY_KIB, seconds=seconds)

@@ -159,8 +159,7 @@ MSLC_FLOATS(MSLC_FREXP, )
 
 // ---------------------------------------------------------------- SIMD-groups and quadgroups
 
-#define MSLC_GROUPS(macro, name, kinds)                                                                                \
-  kinds(macro, simd_##name, simd_##name) kinds(macro, quad_##name, quad_##name)
+#define MSLC_GROUPS(macro, name, kinds) kinds(macro, simd_##name, simd_##name) kinds(macro, quad_##name, quad_##name)
 MSLC_GROUPS(MSLC_OF_1, sum, MSLC_NUMBERS)
 MSLC_GROUPS(MSLC_OF_1, product, MSLC_NUMBERS)
 MSLC_GROUPS(MSLC_OF_1, min, MSLC_NUMBERS)
@@ -287,14 +286,30 @@ MSLC_AIR void mslc_air_matrix_multiply_accumulate(float *d, const float *a, cons
 
 // ---------------------------------------------------------------- atomics
 
-#define MSLC_ATOMIC_ACCESS(type, suffix, ...)                                                                          \
-  MSLC_AIR type mslc_air_atomic_load_##suffix(metal::atomic<type> *object, uint order) {                               \
-    return metal::atomic_load_explicit(object, static_cast<metal::memory_order>(order));                               \
+// An order other than relaxed, which only loads and stores tell apart here, is the strictest.
+#define MSLC_ATOMIC_ACCESS(type, suffix)                                                                               \
+  MSLC_AIR type mslc_air_atomic_load_##suffix(const type *object, uint order) {                                        \
+    type value;                                                                                                        \
+    if (order == metal::memory_order_relaxed) {                                                                        \
+      __atomic_load(object, &value, __ATOMIC_RELAXED);                                                                 \
+    } else {                                                                                                           \
+      __atomic_load(object, &value, __ATOMIC_SEQ_CST);                                                                 \
+    }                                                                                                                  \
+    return value;                                                                                                      \
   }                                                                                                                    \
-  MSLC_AIR void mslc_air_atomic_store_##suffix(metal::atomic<type> *object, type value, uint order) {                  \
-    metal::atomic_store_explicit(object, value, static_cast<metal::memory_order>(order));                              \
-  }                                                                                                                    \
-  MSLC_AIR type mslc_air_atomic_xchg_##suffix(metal::atomic<type> *object, type value, uint) {                         \
+  MSLC_AIR void mslc_air_atomic_store_##suffix(type *object, type value, uint order) {                                 \
+    if (order == metal::memory_order_relaxed) {                                                                        \
+      __atomic_store(object, &value, __ATOMIC_RELAXED);                                                                \
+    } else {                                                                                                           \
+      __atomic_store(object, &value, __ATOMIC_SEQ_CST);                                                                \
+    }                                                                                                                  \
+  }
+MSLC_ATOMIC_ACCESS(float, f32)
+MSLC_ATOMIC_ACCESS(uint, i32)
+MSLC_ATOMIC_ACCESS(ulong, i64)
+
+#define MSLC_ATOMIC_EXCHANGE(type, suffix)                                                                             \
+  MSLC_AIR type mslc_air_atomic_xchg_##suffix(metal::atomic<type> *object, type value) {                               \
     return metal::atomic_exchange_explicit(object, value);                                                             \
   }                                                                                                                    \
   MSLC_AIR type mslc_air_atomic_cmpxchg_##suffix(metal::atomic<type> *object, type *expected, type desired) {          \
@@ -303,30 +318,30 @@ MSLC_AIR void mslc_air_matrix_multiply_accumulate(float *d, const float *a, cons
     *expected = old;                                                                                                   \
     return old;                                                                                                        \
   }
-MSLC_ATOMIC_ACCESS(float, f32)
-MSLC_ATOMIC_ACCESS(uint, i32)
-MSLC_ATOMIC_ACCESS(ulong, i64)
+MSLC_ATOMIC_EXCHANGE(float, f32)
+MSLC_ATOMIC_EXCHANGE(uint, i32)
 
 #define MSLC_ATOMIC_FETCH(type, suffix, name)                                                                          \
-  MSLC_AIR type mslc_air_atomic_##name##_##suffix(metal::atomic<type> *object, type value, uint) {                     \
+  MSLC_AIR type mslc_air_atomic_##name##_##suffix(metal::atomic<type> *object, type value) {                           \
     return metal::atomic_fetch_##name##_explicit(object, value);                                                       \
   }
-#define MSLC_ATOMIC_INTEGER(name)                                                                                      \
-  MSLC_ATOMIC_FETCH(int, s_i32, name)                                                                                  \
-  MSLC_ATOMIC_FETCH(uint, u_i32, name)                                                                                 \
-  MSLC_ATOMIC_FETCH(long, s_i64, name)                                                                                 \
-  MSLC_ATOMIC_FETCH(ulong, u_i64, name)
-MSLC_ATOMIC_INTEGER(add)
-MSLC_ATOMIC_INTEGER(sub)
-MSLC_ATOMIC_INTEGER(min)
-MSLC_ATOMIC_INTEGER(max)
-MSLC_ATOMIC_INTEGER(and)
-MSLC_ATOMIC_INTEGER(or)
-MSLC_ATOMIC_INTEGER(xor)
+#define MSLC_ATOMIC_WORD(name) MSLC_ATOMIC_FETCH(int, s_i32, name) MSLC_ATOMIC_FETCH(uint, u_i32, name)
+MSLC_ATOMIC_WORD(add)
+MSLC_ATOMIC_WORD(sub)
+MSLC_ATOMIC_WORD(min)
+MSLC_ATOMIC_WORD(max)
+MSLC_ATOMIC_WORD(and)
+MSLC_ATOMIC_WORD(or)
+MSLC_ATOMIC_WORD(xor)
 MSLC_ATOMIC_FETCH(float, f32, add)
 MSLC_ATOMIC_FETCH(float, f32, sub)
-MSLC_ATOMIC_FETCH(float, f32, min)
-MSLC_ATOMIC_FETCH(float, f32, max)
+
+MSLC_AIR void mslc_air_atomic_min_u_i64(metal::atomic<ulong> *object, ulong value) {
+  metal::atomic_min_explicit(object, value);
+}
+MSLC_AIR void mslc_air_atomic_max_u_i64(metal::atomic<ulong> *object, ulong value) {
+  metal::atomic_max_explicit(object, value);
+}
 
 MSLC_AIR void mslc_air_fence() {
   metal::atomic_thread_fence(metal::mem_flags::mem_device, metal::memory_order_seq_cst);

@@ -415,6 +415,17 @@ def _predicate(body: _Body, _: str) -> str:
 _ATOMIC = re.compile(r"atomic\.(?:global|local)\.(\w+?)(?:\.weak)?\.(?:([su])\.)?(f32|i32|i64)")
 
 
+# What changes memory, by sign and type. Those of 64 bits give nothing back.
+_WORD = ("add", "sub", "min", "max", "and", "or", "xor")
+_ATOMIC_OPERATIONS: dict[tuple[str | None, str], tuple[str, ...]] = {
+    ("s", "i32"): _WORD,
+    ("u", "i32"): _WORD,
+    (None, "i32"): ("xchg",),
+    (None, "f32"): ("add", "sub", "xchg"),
+    ("u", "i64"): ("min", "max"),
+}
+
+
 def _atomic(body: _Body, name: str) -> str:
     match = _ATOMIC.fullmatch(name)
     assert match is not None
@@ -427,18 +438,16 @@ def _atomic(body: _Body, name: str) -> str:
     if operation == "store":
         body.expect("void", ["ptr", element, *order])
         return body.call(f"mslc_air_atomic_store_{kind}", "void", "ptr %a0", f"{element} %a1", "i32 %a2")
-    if operation == "cmpxchg":
+    if operation == "cmpxchg" and kind != "i64":
         # Gives the old value, and leaves it in what was expected, too.
         body.expect(element, ["ptr", "ptr", element, "i32", *order])
         return body.call(f"mslc_air_atomic_cmpxchg_{kind}", element, "ptr %a0", "ptr %a1", f"{element} %a2")
-    known = ("add", "sub", "min", "max") if kind in _FLOATS else ("add", "sub", "min", "max", "and", "or", "xor")
-    if operation != "xchg" and (operation not in known or (sign is None) != (kind in _FLOATS)):
+    if operation not in _ATOMIC_OPERATIONS.get((sign, kind), ()):
         raise CompileError(f"it calls 'air.{name}', which is not supported on the host device\n")
-    # Those of 64 bits give nothing back.
-    body.expect("void" if body.result == "void" else element, ["ptr", element, *order])
-    suffix = f"{sign}_{kind}" if sign and operation != "xchg" else kind
-    old = body.call(f"mslc_air_atomic_{operation}_{suffix}", element, "ptr %a0", f"{element} %a1", "i32 %a2")
-    return "" if body.result == "void" else old
+    result = "void" if kind == "i64" else element
+    body.expect(result, ["ptr", element, *order])
+    suffix = f"{sign}_{kind}" if sign else kind
+    return body.call(f"mslc_air_atomic_{operation}_{suffix}", result, "ptr %a0", f"{element} %a1")
 
 
 def _fence(body: _Body, _: str) -> str:
