@@ -1004,13 +1004,16 @@ def simple(body: str, top: str = "", parameters: Sequence[Parameter] = ()) -> Ke
         ("system", "i32 (i32)", "'system', which no function"),
         ("air.sample_texture_2d.v4f32", "float (i32)", "'air.sample_texture_2d.v4f32', which is not supported"),
         ("air.convert.s.i32.f.f64", "i32 (double)", "not supported"),
+        ("air.atomic.global.add.u.i64", "i64 (ptr, i64, i32, i32, i1)", "'air.atomic.global.add.u.i64', which is not"),
+        ("air.atomic.global.cmpxchg.weak.i64", "i64 (ptr, ptr, i64, i32, i32, i32, i1)", "which is not supported"),
         ("air.simdgroup_matrix_8x8_load.v16f32.p1f32", "<16 x float> (i32)", "no matrix"),
     ],
 )
 def test_unknown_functions(function: str, declared: str, text: str) -> None:
     result, _, rest = declared.partition(" (")
     types = rest.rstrip(")").split(", ")
-    operands = ", ".join(f"{kind} {'0' if kind[0] == 'i' else '0.0'}" for kind in types)
+    zeros = {"i": "0", "p": "null"}
+    operands = ", ".join(f"{kind} {zeros.get(kind[0], '0.0')}" for kind in types)
     refused(
         simple(f"  call {result} @{function}({operands})", f"declare {result} @{function}({', '.join(types)})"), text
     )
