@@ -34,7 +34,7 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 
-    from mpscffi import random
+    from mpscffi import random, shader_cache
     from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
     from mpscffi.bit_generator import BitGenerator
     from mpscffi.command import CommandInfo
@@ -122,6 +122,7 @@ __all__ = [
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_stream",
+    "shader_cache",
     "stream",
     "synchronize",
     "why_unavailable",
@@ -144,6 +145,7 @@ _LAZY = {
     **dict.fromkeys(
         ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_randint", "fill_uniform"), "mpscffi.random"
     ),
+    "shader_cache": "mpscffi.shader_cache",
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     "CommandInfo": "mpscffi.command",
     **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.report"),
@@ -171,7 +173,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value: Any = import_module(module)
-    if name != "random":  # the one name of a module itself
+    if module != f"mpscffi.{name}":  # else it is the module itself that is asked for
         value = getattr(value, name)
     globals()[name] = value
     return value

@@ -6,9 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from mpscffi import errors
+from mpscffi.commands import bench, cache, check, run
+from mpscffi.commands.options import UsageError
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
+    """Run the command and return its exit status: 0, 1 if something failed, 2 for a command line that means nothing.
 
     Parameters
     ----------
@@ -16,14 +20,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The command line without the program's name; by default that of the process.
     """
     parser = argparse.ArgumentParser(prog="mpscffi", description="Metal compute from Python, on a GPU or the CPU.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="what to send with a report of a fault: versions, devices, compiler, settings")
-    commands.add_parser("demo", help="compile kernels, check their results against NumPy, show timings and memory")
-    if parser.parse_args(arguments).command == "info":
-        from mpscffi import diagnostics
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="what to send with a report of a fault: versions, devices, settings")
+    info.set_defaults(command=_info)
+    demo = commands.add_parser(
+        "demo", help="compile kernels, check their results against NumPy, show timings and memory"
+    )
+    demo.set_defaults(command=_demo)
+    for module in (run, bench, check, cache):
+        module.add(commands)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    own = commands.choices.get(words[0]) if words else None
+    # Arguments may stand before, between and behind options, which a parser of subcommands does not allow for.
+    given = own.parse_intermixed_args(words[1:]) if own else parser.parse_args(words)
+    try:
+        return int(given.command(given))
+    except (UsageError, errors.KernelNotFoundError, OSError) as error:
+        print(f"mpscffi: {error}", file=sys.stderr)
+        return 2
+    except errors.CompileError as error:
+        print(str(error).replace("program_source:", f"{given.file}:"), end="", file=sys.stderr)
+        return 1
+    except errors.Error as error:
+        print(f"mpscffi: {error}".rstrip("\n"), file=sys.stderr)
+        return 1
 
-        print(diagnostics())
-        return 0
+
+def _info(given: argparse.Namespace) -> int:
+    del given
+    from mpscffi import diagnostics
+
+    print(diagnostics())
+    return 0
+
+
+def _demo(given: argparse.Namespace) -> int:
+    del given
     from mpscffi.demo import main as demo
 
     return demo()
