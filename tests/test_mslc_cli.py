@@ -11,8 +11,10 @@ import pytest
 
 from mpscffi.mslc import cli
 from mpscffi.mslc.cache import read_whole
+from mpscffi.mslc.diagnostics import Finding
 from mpscffi.mslc.provider import CompilerMissing, RequestError
 from mpscffi.mslc.request import read_fields
+from mpscffi.mslc.survey import annotation
 from mpscffi.mslc.toolchain import find_toolchain
 
 try:
@@ -89,7 +91,14 @@ def test_macros_and_headers(directory: Path, capsys: pytest.CaptureFixture[str])
         (["gone.metal"], "No such file"),
         (["one.metal", "--std", "x"], "MAJOR.MINOR"),
         (["one.metal", "-D", "1"], "NAME or NAME=VALUE"),
-        (["one.metal", "-o", "no/such/dir/x.so"], "No such file"),
+        (["one.metal", "-o", "no/such/dir/x.so"], "'no/such/dir/x.so': No such file"),
+        (["one.metal", "-I", "gone"], "there is no directory 'gone', which -I names"),
+        (["one.metal", "-o", "-"], "a library cannot be written to standard output"),
+        (
+            ["two.metal", "--kernel", "first", "--constant", "M=3"],
+            "no function constant 'M'; function constants are: 'n'",
+        ),
+        (["two.metal", "--kernel", "first", "--constant", "n"], "--constant must be NAME=VALUE, not 'n'"),
         (["--check", "gone"], "no .metal file below 'gone'"),
     ],
 )
@@ -112,17 +121,120 @@ def test_a_file_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a Metal file is needed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--check", ".", "-o", "x"], "--check does not go with -o"),
+        (["--check", ".", "one.metal"], "--check does not go with FILE"),
+        (["--check", ".", "--kernel", "one"], "--check does not go with --kernel"),
+        (["--check", ".", "--jobs", "0"], "--jobs must be 1 or more, not 0"),
+        (["one.metal", "--jobs", "2"], "--jobs goes with --check alone"),
+        (["one.metal", "--warnings"], "--warnings goes with --check alone"),
+        (["one.metal", "--list", "-o", "x"], "--list does not go with -o"),
+    ],
+)
+def test_options_that_would_be_ignored(
+    arguments: Sequence[str],
+    message: str,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(directory)
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (directory / "x").exists()
+
+
+def test_code_on_standard_output(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(directory / "one.metal", "--emit", "cpp", "-o", "-") == 0
+    assert "MSLC_KERNEL_LIBRARY" in capsys.readouterr().out
+
+
+def test_errors_name_the_file(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "bad.metal").write_text("kernel void k(device int *x) {\n  x[0] = y;\n}")
+    assert run(directory / "bad.metal", "-o", directory / "x.so") == 1
+    assert capsys.readouterr().err.startswith(f"{directory}/bad.metal:2:10: error: use of undeclared identifier 'y'\n")
+
+
+# ---------------------------------------------------------------- many files
+
+
 def test_the_survey_counts(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory / "bad").mkdir()
     (directory / "bad" / "t.metal").write_text("#include <metal_texture>\nkernel void k(metal::texture2d<float> t) {}")
-    assert run("--check", directory, "--instantiate") == 1
+    (directory / "none.metal").write_text("constant int two = 2;")
+    assert run("--check", directory, "--instantiate", "--jobs", "2") == 1
     output = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line}
-    assert rows["."] == ["2", "2", "3", "1"]
-    assert rows["bad"] == ["1", "0", "0", "0"]
-    assert rows["all"] == ["3", "2", "3", "1"]
+    assert rows["."] == ["3", "2", "1", "3", "1"]
+    assert rows["bad"] == ["1", "0", "0", "0", "0"]
+    assert rows["all"] == ["4", "2", "1", "3", "1"]
     assert "1  parameter 't' of type 'texture2d': textures are not supported on the host device" in output
     assert run("--check", directory / "one.metal") == 0
+
+
+WRONG = """#include "wrong.h"
+kernel void k(device int *x) {
+  x[0] = y + 100% z;
+  int unused = w;
+}
+"""
+
+
+def test_the_survey_tells_all_errors(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "sub").mkdir()
+    (directory / "sub" / "wrong.h").write_text("inline int f() { return v; }")
+    for name in ("wrong.metal", "again.metal"):
+        (directory / "sub" / name).write_text(WRONG)
+    monkeypatch.chdir(directory)
+    assert run("--check", "sub") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:7] == [
+        "sub/wrong.h:1:25: error: use of undeclared identifier 'v'",
+        *(
+            f"sub/{name}.metal:{place}: error: use of undeclared identifier '{word}'"
+            for name in ("again", "wrong")
+            for place, word in (("3:10", "y"), ("3:19", "z"), ("4:16", "w"))
+        ),
+    ]
+    assert run("--check", "sub/wrong.metal", "--format", "github") == 1
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "::error file=sub/wrong.metal,line=3,col=10::use of undeclared identifier 'y'"
+    )
+
+
+def test_the_survey_tells_warnings(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = directory / "warn.metal"
+    path.write_text("kernel void k(device int *x) {\n  int n = 100;\n  x[0] = 1 << 40;\n}")
+    assert run("--check", path) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert run("--check", path, "--warnings") == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{path}:2:7: warning: unused variable 'n' [-Wunused-variable]",
+        f"{path}:3:12: warning: shift count >= width of type [-Wshift-count-overflow]",
+    ]
+    assert run("--check", path, "--warnings", "--format", "github") == 0
+    assert capsys.readouterr().out.startswith("::warning file=")
+
+
+def test_annotations_are_escaped() -> None:
+    finding = Finding("a,b.metal", 2, 0, "error", "100% wrong\nat all")
+    assert annotation(finding) == "::error file=a%2Cb.metal,line=2::100%25 wrong%0Aat all"
+
+
+@pytest.mark.parametrize("instantiate", [False, True])
+def test_the_survey_instantiates_what_runs_kernels(
+    instantiate: bool, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = directory / "value.metal"
+    path.write_text("using number = float;\nkernel void k(number x [[buffer(0)]]) {}")
+    assert run("--check", path, *(["--instantiate"] if instantiate else [])) == int(instantiate)
+    assert (f"{path}:2:13: error: a kernel takes its buffers" in capsys.readouterr().out) == instantiate
 
 
 def test_the_cache(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +247,7 @@ def test_the_cache(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_a_module(directory: Path) -> None:
-    command = [sys.executable, "-m", "mpscffi.mslc.cli", "-", "--list"]
+    command = [sys.executable, "-m", "mpscffi.mslc", "-", "--list"]
     finished = subprocess.run(command, input=TWO.encode(), capture_output=True, timeout=100, cwd=directory)
     assert finished.returncode == 1  # no header, so no metal::
     assert b"program_source:2:" in finished.stderr

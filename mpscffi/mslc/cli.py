@@ -6,13 +6,15 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 from . import provider
+from .diagnostics import renamed
 from .options import MATH_MODES, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _FORMS = {"air": ".air.ll", "asm": ".s", "cpp": ".cpp", "llvm": ".ll"}
 # Names of kernels in a message.
@@ -41,36 +43,79 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         serve(given.request, given.reply)
         return 0
+    _refuse_combinations(parser, given)
     try:
-        options = Options(given.math, given.define, given.include, _version(given.std))
-        if given.clear_cache:
-            provider.clear_cache()
-        elif given.cache:
-            stats = provider.cache_stats()
-            print(f"{stats.directory}: {stats.files} files, {stats.size} bytes of at most {stats.limit}")
-        elif given.check:
-            from .survey import survey
-
-            return survey(given.check, options, instantiate=given.instantiate, jobs=given.jobs)
-        elif not given.file:
-            parser.error("a Metal file is needed, or --check DIR")
-        else:
-            _compile(given, options)
+        return _run(parser, given)
     except provider.CompileError as error:
-        sys.stderr.write(error.log)
+        sys.stderr.write(renamed(error.log, given.file) if given.file not in (None, "-") else error.log)
         return 1
-    except (provider.CompilerMissing, provider.RequestError, OSError) as error:
+    except OSError as error:
+        what = f"'{error.filename}': {error.strerror}" if error.filename else str(error)
+        print(f"mpscffi-mslc: {what}", file=sys.stderr)
+    except (provider.CompilerMissing, provider.RequestError) as error:
         print(f"mpscffi-mslc: {error}", file=sys.stderr)
-        return 2
+    return 2
+
+
+def _run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    for directory in given.include:
+        if not os.path.isdir(directory):
+            raise provider.RequestError(f"there is no directory '{directory}', which -I names")
+    options = Options(given.math, given.define, given.include, _version(given.std))
+    if given.clear_cache:
+        provider.clear_cache()
+    elif given.cache:
+        stats = provider.cache_stats()
+        print(f"{stats.directory}: {stats.files} files, {stats.size} bytes of at most {stats.limit}")
+    elif given.check:
+        from .survey import survey
+
+        return survey(
+            given.check,
+            options,
+            instantiate=given.instantiate,
+            jobs=given.jobs or 1,
+            warnings=given.warnings,
+            style=given.format or "text",
+        )
+    elif not given.file:
+        parser.error("a Metal file is needed, or --check DIR")
+    else:
+        _compile(given, options)
     return 0
+
+
+def _refuse_combinations(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Refuse options that would be ignored."""
+    of_check = {"--instantiate": given.instantiate, "--warnings": given.warnings, "--format": given.format}
+    of_file = {"FILE": given.file, "-o": given.output, "--kernel": given.kernel, "--constant": given.constant}
+    of_file |= {"--emit": given.emit, "--list": given.list}
+    of_build = {name: value for name, value in of_file.items() if name not in ("FILE", "--list")}
+    refused = [("--check", of_file)] if given.check else [("", of_check | {"--jobs": given.jobs is not None})]
+    if given.list:
+        refused.append(("--list", of_build))
+    for option, others in refused:
+        name = next((name for name, value in others.items() if value), None)
+        if name is not None:
+            parser.error(f"{option} does not go with {name}" if option else f"{name} goes with --check alone")
+    if given.jobs is not None and given.jobs < 1:
+        parser.error(f"--jobs must be 1 or more, not {given.jobs}")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mpscffi-mslc", description="Compiles Metal kernels for the CPU: the host device's compiler."
+        prog="mpscffi-mslc",
+        description="Compiles Metal kernels for the CPU: the host device's compiler.",
+        epilog="The exit status is 0, 1 if a source does not compile, 2 if what was asked for cannot be done.",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_package_version()}")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a Metal source, or a metallib; - for standard input")
-    parser.add_argument("-o", metavar="FILE", dest="output", help="what to write; FILE.so by default")
+    parser.add_argument(
+        "-o",
+        metavar="FILE",
+        dest="output",
+        help="what to write; FILE.so by default; - for standard output, with --emit",
+    )
     parser.add_argument("--kernel", metavar="NAME", help="which kernel; not needed if there is one alone")
     parser.add_argument("-I", metavar="DIR", action="append", default=[], dest="include", help="look for headers there")
     parser.add_argument("-D", metavar="NAME[=VALUE]", action="append", default=[], dest="define", help="define a macro")
@@ -81,14 +126,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--std", metavar="MAJOR.MINOR", help="version of the language")
     parser.add_argument("--emit", choices=sorted(_FORMS), help="write generated code instead of a library")
     parser.add_argument("--list", action="store_true", help="print the kernels and function constants")
-    parser.add_argument("--check", metavar="DIR", help="check all .metal files below a directory, and print a table")
-    parser.add_argument("--instantiate", action="store_true", help="with --check: compile every kernel of each file")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="with --check: so many files at once")
+    parser.add_argument(
+        "--check",
+        metavar="DIR",
+        help="check a file, or all .metal files below a directory: print their errors and a table",
+    )
+    parser.add_argument(
+        "--instantiate",
+        action="store_true",
+        help="with --check: compile every kernel, not only the source as it stands",
+    )
+    parser.add_argument("--warnings", action="store_true", help="with --check: print warnings, too")
+    parser.add_argument(
+        "--format", choices=("text", "github"), help="with --check: github for annotations of a workflow"
+    )
+    parser.add_argument("--jobs", metavar="N", type=int, help="with --check: so many files at once (default: 1)")
     parser.add_argument("--cache", action="store_true", help="tell what is kept on disk, and where")
     parser.add_argument("--clear-cache", action="store_true", help="remove what is kept on disk")
     parser.add_argument("--request", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--reply", metavar="FILE", help=argparse.SUPPRESS)
     return parser
+
+
+def _package_version() -> str:
+    from importlib.metadata import version
+
+    return version("mpscffi")
 
 
 def _version(text: str | None) -> tuple[int, int] | None:
@@ -123,10 +186,29 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
         return
     kernel, constants = _kernel(given, listing), _constants(given, listing)
     if given.emit:
-        output = given.output or stem + _FORMS[given.emit]
-        provider.program(source, options).emit(kernel, constants, given.emit, output)
+        program = provider.program(source, options)
+        _emit(given, stem, lambda output: program.emit(kernel, constants, given.emit, output))
     else:
-        shutil.copyfile(provider.build(source, options, kernel, constants), given.output or stem + ".so")
+        _copy(given, stem, lambda: provider.build(source, options, kernel, constants))
+
+
+def _emit(given: argparse.Namespace, stem: str, emit: Callable[[str], None]) -> None:
+    """Write generated code where it is wanted."""
+    if given.output != "-":
+        emit(given.output or stem + _FORMS[given.emit])
+        return
+    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+        path = os.path.join(directory, "code")
+        emit(path)
+        with open(path, encoding="utf-8") as file:
+            shutil.copyfileobj(file, sys.stdout)
+
+
+def _copy(given: argparse.Namespace, stem: str, build: Callable[[], str]) -> None:
+    """Build a library, and write it where it is wanted."""
+    if given.output == "-":
+        raise provider.RequestError("a library cannot be written to standard output: -o must name a file")
+    shutil.copyfile(build(), given.output or stem + ".so")
 
 
 def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None:
@@ -140,9 +222,9 @@ def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None
     if given.emit == "cpp":
         raise provider.RequestError("a metallib has no C++: --emit takes air, llvm or asm")
     if given.emit:
-        metallib.emit(data, kernel, constants, given.emit, given.output or stem + _FORMS[given.emit])
+        _emit(given, stem, lambda output: metallib.emit(data, kernel, constants, given.emit, output))
     else:
-        shutil.copyfile(metallib.build(data, kernel, constants), given.output or stem + ".so")
+        _copy(given, stem, lambda: metallib.build(data, kernel, constants))
 
 
 def _kernel(given: argparse.Namespace, listing: provider.Listing) -> str:
@@ -163,10 +245,12 @@ def _constants(given: argparse.Namespace, listing: provider.Listing) -> dict[str
     values: dict[str | int, tuple[int, bytes]] = {}
     for text in given.constant:
         name, sign, value = text.partition("=")
-        known = [item for item in listing.constants if name in (item.name, str(item.index))]
-        if not sign or not known:
-            names = ", ".join(dict.fromkeys(item.name for item in listing.constants)) or "none"
+        names = ", ".join(dict.fromkeys(f"'{item.name}'" for item in listing.constants)) or "none"
+        if not sign:
             raise provider.RequestError(f"--constant must be NAME=VALUE, not '{text}'; function constants are: {names}")
+        known = [item for item in listing.constants if name in (item.name, str(item.index))]
+        if not known:
+            raise provider.RequestError(f"there is no function constant '{name}'; function constants are: {names}")
         key = known[0].name if name == known[0].name else known[0].index
         values[key] = known[0].data_type, encoded(name, known[0].data_type, value)
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,12 @@ from .preprocess import SOURCE_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MESSAGE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<level>fatal error|error|note): (?P<text>.*)$")
+_MESSAGE = re.compile(
+    r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<level>fatal error|error|warning|note): (?P<text>.*)$"
+)
+_TOLD = re.compile(
+    r"(?P<file>.+?):(?:(?P<line>\d+):)?(?:(?P<column>\d+):)? (?:fatal )?(?P<level>error|warning): (?P<text>.*)"
+)
 _VECTOR = re.compile(r"\b(?:metal::)?vec<(\w+), ([234])>")
 _PACKED = re.compile(r"\b(?:metal::)?packed_vec<(\w+), ([234])>")
 _ELEMENTS = {"_Float16": "half", "__bf16": "bfloat", "unsigned int": "uint", "unsigned char": "uchar"}
@@ -35,6 +41,21 @@ class Place:
     file: str
     line: int
     column: int
+
+
+@dataclass(slots=True)
+class Finding:
+    """One error or warning, as a tool wants it: line and column from 1, column 0 if it is not known."""
+
+    file: str
+    line: int
+    column: int
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        column = f":{self.column}" if self.column else ""
+        return f"{self.file}:{self.line}{column}: {self.level}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -75,6 +96,31 @@ def error_text(place: Place, level: str, text: str, sources: Sources) -> str:
             indent = "".join("\t" if character == "\t" else " " for character in line[: place.column - 1])
             message += f"{indent}^\n"
     return message
+
+
+def renamed(log: str, path: str) -> str:
+    """Return a log that names the source by its path."""
+    return re.sub(rf"^{SOURCE_NAME}(?=:)", lambda _: path, log, flags=re.MULTILINE)
+
+
+def findings(log: str, path: str) -> list[Finding]:
+    """Return the errors and warnings of a log about the source at `path`, without notes.
+
+    Files below the working directory are named relative to it. A log that is no list of messages is one error.
+    """
+    found: list[Finding] = []
+    for line in log.split("\n"):
+        match = _TOLD.fullmatch(line)
+        if match is not None:
+            file = path if match["file"] == SOURCE_NAME else _shortened(match["file"])
+            number, column = int(match["line"] or 1), int(match["column"] or 0)
+            found.append(Finding(file, number, column, match["level"], match["text"]))
+    return found or [Finding(path, 1, 0, "error", log.strip().partition("\n")[0])]
+
+
+def _shortened(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
 
 
 def translated(log: str, locate: Callable[[str, int, int], Place | None], sources: Sources) -> str:

@@ -14,12 +14,12 @@ from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
-from .target import compile_flags, math_libraries
+from .target import WARNINGS, compile_flags, math_libraries
 from .tokens import SourceError
 from .values import literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .options import Options
     from .precompiled import Prelude
@@ -172,31 +172,51 @@ class Program:
 
     # ---------------------------------------------------------------- check and build
 
-    def check(self, *, instantiate: bool | None = None) -> None:
+    def check(self, *, instantiate: bool | None = None, warnings: bool = False) -> str:
         """Have clang check the whole source.
 
         Parameters
         ----------
         instantiate : bool, optional
-            Whether to check the bodies of kernel templates for each explicit instantiation; by default if few.
+            True to check every kernel with the code that runs it; False to check no body of a kernel template; by
+            default these bodies are checked for each explicit instantiation, if there are few.
+        warnings : bool
+            Ask for warnings.
+
+        Returns
+        -------
+        str
+            The warnings, as a log.
 
         Raises
         ------
         CompileError
         """
+        if instantiate:
+            return self._checked(list(self._rewritten.entries.values()), self._launch_check, warnings)
         instantiations = [entry for entry in self._rewritten.entries.values() if entry.is_instantiation]
-        if instantiate is None:
-            instantiate = len(instantiations) <= _CHECKED_INSTANTIATIONS
-        lines = []
-        for number, entry in enumerate(instantiations):
-            if instantiate:
-                lines.append(f"static auto mslc_use_{number} = {entry.expression};\n")
-            else:
-                lines.append(f"using mslc_use_{number} = decltype({entry.expression});\n")
-        unit = self._unit({}, self._rewritten.output(None), "".join(lines), instantiations)
-        finished = self._compile(unit.text, ["-fsyntax-only"], None)
+        if instantiate is None and len(instantiations) <= _CHECKED_INSTANTIATIONS:
+            return self._checked(instantiations, _body_check, warnings)
+        return self._checked(instantiations, _signature_check, warnings)
+
+    def _checked(self, entries: list[Entry], line: Callable[[int, Entry], str], warnings: bool) -> str:
+        """Have clang check the source with a line about each entry, and return the warnings."""
+        tail = "".join(line(number, entry) for number, entry in enumerate(entries))
+        unit = self._unit({}, self._rewritten.output(None), tail, entries)
+        finished = self._compile(unit.text, ["-fsyntax-only", *(WARNINGS if warnings else ())], None)
+        log = self._log(finished.errors, unit) if finished.errors else ""
         if finished.status:
-            raise CompileError(self._log(finished.errors, unit))
+            raise CompileError(log)
+        return log if warnings else ""
+
+    def _launch_check(self, number: int, entry: Entry) -> str:
+        """One line that instantiates all that a build of the kernel does."""
+        texts, pointer, arguments = self._launch(entry)
+        return (
+            f"namespace mslc_use_{number} {{ {texts} constexpr mslc::argument_table<{arguments}> table({pointer}); "
+            f"[[maybe_unused]] constexpr unsigned limit = {_limit(entry)}; "
+            f"[[maybe_unused]] constexpr auto run = mslc::run_function<{self._flags(entry)}, {arguments}>; }}\n"
+        )
 
     def build(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
         """Compile one kernel to a kernel library.
@@ -242,21 +262,27 @@ class Program:
             names = ", ".join(f"'{name}'" for name in list(self._rewritten.entries)[:20]) or "none"
             raise RequestError(f"there is no kernel '{kernel}'; kernels are: {names}")
         values = self._constant_values(entry, constants)
-        calls = self._rewritten.calls
-        function = entry.kernel.function
-        flags = _FLAG_FIBERS if calls.needs_fibers(function) else 0
-        flags |= _FLAG_BOUNDED if calls.is_bounded(function) else 0
-        parameters = entry.kernel.parameters
-        tail = ""
-        texts = "nullptr"
-        if parameters:
-            texts = "mslc_texts"
-            pairs = ", ".join(f"{{{_quoted(item.name)}, {_quoted(item.type_name)}}}" for item in parameters)
-            tail = f"static constexpr mslc::parameter_text mslc_texts[] = {{{pairs}}};\n"
-        roles = "".join(f", mslc::role<{item.role}>" for item in parameters)
-        limit = f"({entry.max_threads or _MAX_THREADS})"  # in parentheses, as it may hold commas
-        tail += f"MSLC_KERNEL_LIBRARY({_quoted(entry.name)}, {flags}, {limit}, {texts}, {entry.expression}{roles})\n"
+        texts, pointer, arguments = self._launch(entry)
+        name, flags = _quoted(entry.name), self._flags(entry)
+        tail = f"{texts}\n" if texts else ""
+        tail += f"MSLC_KERNEL_LIBRARY({name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
         return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry])
+
+    def _flags(self, entry: Entry) -> int:
+        calls, function = self._rewritten.calls, entry.kernel.function
+        return (_FLAG_FIBERS if calls.needs_fibers(function) else 0) | (
+            _FLAG_BOUNDED if calls.is_bounded(function) else 0
+        )
+
+    def _launch(self, entry: Entry) -> tuple[str, str, str]:
+        """What the prelude is told of a kernel: a table of texts, its address, and the function with its roles."""
+        parameters = entry.kernel.parameters
+        roles = "".join(f", mslc::role<{item.role}>" for item in parameters)
+        if not parameters:
+            return "", "nullptr", f"{entry.expression}{roles}"
+        pairs = ", ".join(f"{{{_quoted(item.name)}, {_quoted(item.type_name)}}}" for item in parameters)
+        table = f"static constexpr mslc::parameter_text mslc_texts[] = {{{pairs}}};"
+        return table, "mslc_texts", f"{entry.expression}{roles}"
 
     def _unit(self, values: Mapping[str, str], output: list[str], tail: str, entries: list[Entry]) -> Unit:
         head = ""
@@ -382,6 +408,18 @@ def _dependencies(text: str) -> list[str]:
     rest = rest.replace("\\\n", " ")
     names = re.findall(r"(?:\\.|[^\s\\])+", rest)
     return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]
+
+
+def _body_check(number: int, entry: Entry) -> str:
+    return f"[[maybe_unused]] static auto mslc_use_{number} = {entry.expression};\n"
+
+
+def _signature_check(number: int, entry: Entry) -> str:
+    return f"using mslc_use_{number} = decltype({entry.expression});\n"
+
+
+def _limit(entry: Entry) -> str:
+    return f"({entry.max_threads or _MAX_THREADS})"  # in parentheses, as it may hold commas
 
 
 def _quoted(text: str) -> str:

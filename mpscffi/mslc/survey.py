@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import provider
+from .diagnostics import Finding, findings
 from .errors import CompileError
 from .options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_MESSAGE = re.compile(r"(?:fatal )?error: (.*)")
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass(slots=True)
-class _Outcome:
+class Outcome:
     """What became of one file."""
 
     path: str
     kernels: int = 0
     collective: int = 0
-    log: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Finding]:
+        """What keeps the file from compiling."""
+        return [finding for finding in self.findings if finding.level == "error"]
 
 
 @dataclass(slots=True)
@@ -35,13 +38,22 @@ class _Row:
 
     files: int = 0
     passed: int = 0
+    without_kernels: int = 0
     kernels: int = 0
     collective: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Row) -> None:
+        self.files += other.files
+        self.passed += other.passed
+        self.without_kernels += other.without_kernels
+        self.kernels += other.kernels
+        self.collective += other.collective
 
 
-def survey(root: str, options: Options, *, instantiate: bool, jobs: int) -> int:
-    """Check all .metal files below a directory, and print a table with a row for each folder in it.
+def check_files(
+    root: str, options: Options, *, instantiate: bool = False, warnings: bool = False, jobs: int = 1
+) -> Iterator[Outcome]:
+    """Check all .metal files below a directory.
 
     Parameters
     ----------
@@ -50,36 +62,63 @@ def survey(root: str, options: Options, *, instantiate: bool, jobs: int) -> int:
     options : Options
         For all files; the directory of each file is searched for headers first.
     instantiate : bool
-        Compile all kernel templates that a file instantiates, not only their signatures.
+        Compile every kernel with all that runs it, not only the source as it stands.
+    warnings : bool
+        Ask for warnings, too.
     jobs : int
         How many files to check at once.
+
+    Yields
+    ------
+    Outcome
+        For each file, in the order of their paths.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+    paths = list(_metal_files(root))
+    if not paths:
+        raise FileNotFoundError(f"no .metal file below '{root}'")
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda path: _check(path, options, instantiate, warnings), paths)
+
+
+def survey(
+    root: str, options: Options, *, instantiate: bool, jobs: int, warnings: bool = False, style: str = "text"
+) -> int:
+    """Check all .metal files below a directory, and print what is wrong with them and a table.
+
+    Parameters
+    ----------
+    root, options, instantiate, jobs, warnings
+        As for `check_files`.
+    style : str
+        "text" for lines "PATH:LINE:COLUMN: error: TEXT", "github" for annotations of a workflow.
 
     Returns
     -------
     int
         0 if all files compile, else 1.
     """
-    paths = list(_metal_files(root))
-    if not paths:
-        raise FileNotFoundError(f"no .metal file below '{root}'")
+    line_of: Callable[[Finding], str] = annotation if style == "github" else str
     rows: dict[str, _Row] = {}
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        outcomes = pool.map(lambda path: _check(path, options, instantiate), paths)
-        for outcome in outcomes:
-            relative = os.path.relpath(outcome.path, root)
-            folder = relative.partition(os.sep)[0] if os.sep in relative else "."
-            row = rows.setdefault(folder, _Row())
-            row.files += 1
-            if outcome.log:
-                reason = _reason(outcome.log)
-                row.reasons[reason] += 1
-                print(f"{relative}: {reason}", flush=True)
-            else:
-                row.passed += 1
-                row.kernels += outcome.kernels
-                row.collective += outcome.collective
+    reasons: Counter[str] = Counter()
+    printed: set[str] = set()
+    for outcome in check_files(root, options, instantiate=instantiate, warnings=warnings, jobs=jobs):
+        relative = os.path.relpath(outcome.path, root)
+        folder = relative.partition(os.sep)[0] if os.sep in relative else "."
+        rows.setdefault(folder, _Row()).add(_row(outcome))
+        for line in dict.fromkeys(map(line_of, outcome.findings)):
+            if line not in printed:  # what is in a header is found again with each file that includes it
+                print(line, flush=True)
+                printed.add(line)
+        if outcome.errors:
+            reasons[outcome.errors[0].text] += 1
     _print_table(rows)
-    return 0 if all(row.passed == row.files for row in rows.values()) else 1
+    _print_reasons(reasons)
+    return 1 if reasons else 0
 
 
 def _metal_files(root: str) -> Iterator[str]:
@@ -93,20 +132,22 @@ def _metal_files(root: str) -> Iterator[str]:
                 yield os.path.join(directory, name)
 
 
-def _check(path: str, options: Options, instantiate: bool) -> _Outcome:
-    outcome = _Outcome(path)
+def _check(path: str, options: Options, instantiate: bool, warnings: bool) -> Outcome:
+    outcome = Outcome(path)
     directory = os.path.dirname(os.path.abspath(path))
     own = Options(options.math_mode, options.defines, (directory, *options.include_dirs), options.language_version)
     try:
         with open(path, encoding="utf-8") as file:
             program = provider.program(file.read(), own)
-        program.check(instantiate=True if instantiate else None)
+        log = program.check(instantiate=True if instantiate else None, warnings=warnings)
     except CompileError as error:
-        outcome.log = error.log
+        outcome.findings = findings(error.log, path)
         return outcome
-    except UnicodeDecodeError:
-        outcome.log = "error: the file is not UTF-8"
+    except (UnicodeDecodeError, OSError) as error:
+        text = "the file is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+        outcome.findings = [Finding(path, 1, 1, "error", text)]
         return outcome
+    outcome.findings = findings(log, path) if log else []
     rewritten = program.rewritten
     outcome.kernels = len(rewritten.entries)
     outcome.collective = sum(
@@ -115,24 +156,38 @@ def _check(path: str, options: Options, instantiate: bool) -> _Outcome:
     return outcome
 
 
-def _reason(log: str) -> str:
-    match = _MESSAGE.search(log)
-    return match.group(1) if match else log.strip().partition("\n")[0]
+def _row(outcome: Outcome) -> _Row:
+    if outcome.errors:
+        return _Row(1)
+    if not outcome.kernels:
+        return _Row(1, without_kernels=1)
+    return _Row(1, 1, 0, outcome.kernels, outcome.collective)
+
+
+def annotation(finding: Finding) -> str:
+    """Return a message as a workflow command of GitHub, which shows it next to the line."""
+    escaped = finding.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    file = finding.file.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    column = f",col={finding.column}" if finding.column else ""
+    return f"::{finding.level} file={file},line={finding.line}{column}::{escaped}"
 
 
 def _print_table(rows: dict[str, _Row]) -> None:
     total = _Row()
-    width = max(len(name) for name in [*rows, "all"])
-    print(f"{'folder':<{width}}  files   pass  kernels  collective")
+    width = max(len(name) for name in [*rows, "folder"])
+    print(f"{'folder':<{width}}  files   pass  no kernels  kernels  collective")
     for name, row in [*sorted(rows.items()), ("all", total)]:
-        print(f"{name:<{width}}  {row.files:5}  {row.passed:5}  {row.kernels:7}  {row.collective:10}")
+        print(
+            f"{name:<{width}}  {row.files:5}  {row.passed:5}  {row.without_kernels:10}  {row.kernels:7}"
+            f"  {row.collective:10}"
+        )
         if row is not total:
-            total.files += row.files
-            total.passed += row.passed
-            total.kernels += row.kernels
-            total.collective += row.collective
-            total.reasons += row.reasons
-    if total.reasons:
+            total.add(row)
+
+
+def _print_reasons(reasons: Counter[str]) -> None:
+    found: Iterable[tuple[str, int]] = reasons.most_common()
+    if found:
         print("\nwhat does not compile, by the first error:")
-        for reason, count in total.reasons.most_common():
-            print(f"{count:5}  {reason}")
+    for reason, count in found:
+        print(f"{count:5}  {reason}")

@@ -47,6 +47,22 @@ _COMMON = (
     "-Werror=vla",  # Metal has no arrays whose length is known only when they are made
     "-O3",
 )
+# What a Metal compiler warns of, and what a kernel's author likes to know; not of what the rewriting brings.
+WARNINGS = (
+    "-Wall",
+    "-Warray-bounds",
+    "-Wconstant-conversion",
+    "-Wdivision-by-zero",
+    "-Wexcess-initializers",
+    "-Wliteral-conversion",
+    "-Wshift-count-negative",
+    "-Wshift-count-overflow",
+    "-Wtautological-compare",
+    "-Wno-unused-const-variable",
+    "-Wno-unused-function",
+    "-Wno-unused-template",
+    "-Wno-unneeded-internal-declaration",
+)
 # Metal contracts a * b + c in every mode, unless the source says otherwise.
 _MATH = {
     "safe": ("-ffp-contract=fast-honor-pragmas",),
