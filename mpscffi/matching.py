@@ -32,6 +32,8 @@ def dtype_fault(argument: Argument, scalar: Scalar | None, dtype: np.dtype[Any])
     dtype : numpy.dtype
         Of the array, or of the structured scalar, that is given.
     """
+    if not argument.is_used:
+        return ""
     if scalar is not None:
         if dtype.fields is not None or scalar.name in _BYTES or _fits(scalar, dtype):
             return ""

@@ -38,6 +38,8 @@ class Argument:
         Bytes of one element; 0 if unknown.
     is_reference : bool
         Whether exactly one element is read (``constant T&``).
+    is_used : bool
+        Whether the kernel may look at it.
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class Argument:
         "data_type",
         "index",
         "is_reference",
+        "is_used",
         "kind",
         "name",
         "type_name",
@@ -64,7 +67,8 @@ class Argument:
         data_size: int,
         data_align: int,
         is_reference: bool,
-        source: Source | None = None,
+        is_used: bool,
+        source: Source | None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -75,6 +79,7 @@ class Argument:
         self.data_size = data_size
         self.data_align = data_align
         self.is_reference = is_reference
+        self.is_used = is_used
         self._source = source
 
     @property
@@ -111,6 +116,7 @@ def reflect(pipeline: Handle, count: int, source: Source | None) -> list[tuple[A
             info.data_size,
             info.data_align,
             bool(info.is_reference),
+            bool(info.is_used),
             source,
         )
         reflected.append((argument, info.data_type))
@@ -126,7 +132,8 @@ def signature(kernel: str, arguments: Sequence[Argument]) -> str:
         if argument.kind == "threadgroup":
             declaration = f"threadgroup {declaration}"
         size = f", {argument.data_size} bytes" if argument.data_size and not argument.data_type else ""
-        rows.append((declaration, f"{argument.kind} {argument.index}, {argument.access}{size}"))
+        access = argument.access if argument.is_used else "unused"
+        rows.append((declaration, f"{argument.kind} {argument.index}, {access}{size}"))
         if argument.struct is not None:
             structs[argument.struct.name] = argument.struct
     width = max((len(declaration) for declaration, _ in rows), default=0)

@@ -88,7 +88,8 @@ def test_unary_functions_of_16_bits(kind: str) -> None:
     got = np.zeros_like(bits)
     calls = "".join(f"  out[{row * 64} + i] = {name}(in[{row * 64} + i]);\n" for row, name in enumerate(UNARY))
     parameters = f"device {kind} *out, device const {kind} *in, uint i [[thread_position_in_grid]]"
-    run(f"kernel void test({parameters}) {{\n{calls}}}", [got, bits], 64)
+    given = [array.view("f2") if kind == "half" else array for array in (got, bits)]
+    run(f"kernel void test({parameters}) {{\n{calls}}}", given, 64)
     wide = bits.view("f2").astype("f8") if kind == "half" else from_bfloat(bits).astype("f8")
     back = got.view("f2").astype("f8") if kind == "half" else from_bfloat(got).astype("f8")
     step = 2.0**-11 if kind == "half" else 2.0**-8
