@@ -40,6 +40,8 @@ class Settings(NamedTuple):
         ``PYTORCH_MPS_FAST_MATH``: compile kernels in fast math mode unless told otherwise.
     metal_version : tuple of int or None
         ``PYTORCH_MPS_METAL_VERSION``: the Metal language version of all compiles; None for the newest.
+    shader_validation : bool
+        ``MPSCFFI_SHADER_VALIDATION``: compile kernels with checks of their memory accesses unless told otherwise.
     """
 
     device: str = "auto"
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
     low_watermark_ratio: float = DEFAULT_LOW_RATIO
     fast_math: bool = False
     metal_version: tuple[int, int] | None = None
+    shader_validation: bool = False
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -118,6 +121,7 @@ def parse(environment: Mapping[str, str]) -> Settings:
         low_watermark_ratio=low,
         fast_math=read("PYTORCH_MPS_FAST_MATH", _flag, False),
         metal_version=read("PYTORCH_MPS_METAL_VERSION", _version, None),
+        shader_validation=read("MPSCFFI_SHADER_VALIDATION", _flag, False),
     )
 
 

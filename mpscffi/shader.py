@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from mpscffi import _compiler, shader_cache
+from mpscffi import _compiler, shader_cache, validation
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.arguments import Slot
@@ -561,7 +561,7 @@ def compile_shader(
     defines: Sequence[str] | Mapping[str, Any] = (),
     include_dirs: Sequence[str | os.PathLike[str]] = (),
     language_version: tuple[int, int] | None = None,
-    validate: bool = False,
+    validate: bool | None = None,
 ) -> ShaderLibrary:
     """Compile Metal source.
 
@@ -578,8 +578,10 @@ def compile_shader(
         Where ``#include "..."`` is looked up; host device only.
     language_version : tuple of int, optional
         As (3, 2); the newest by default.
-    validate : bool
-        Host device only: check the kernels' memory accesses as they run.
+    validate : bool, optional
+        Check each memory access of the kernels as they run, and report the first wrong one as an ExecutionError at the
+        next wait. By default if ``MPSCFFI_SHADER_VALIDATION`` says so. On Metal it takes ``MTL_SHADER_VALIDATION=1`` in
+        the environment before the process starts.
 
     Returns
     -------
@@ -603,8 +605,8 @@ def compile_shader(
         raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
     directories = [os.fsdecode(path) for path in include_dirs]
     version = language_version or settings().metal_version
-    whole = Source(source, math_mode, version, defines, directories, validate)
     device = current_device()
+    whole = Source(source, math_mode, version, defines, directories, validation.is_compiled_in(device, validate))
     known = shader_cache.known(device, whole)
     if known is not None:
         return known

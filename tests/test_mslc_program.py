@@ -173,7 +173,6 @@ def test_wrong_requests(
         ({"math_mode": "exact"}, "safe, relaxed, fast"),
         ({"language_version": (9, 0)}, "language version 9.0"),
         ({"defines": ["1X"]}, "NAME or NAME=VALUE"),
-        ({"validate": True}, "not supported"),
     ],
 )
 def test_wrong_options(given: dict[str, object], message: str) -> None:

@@ -50,8 +50,6 @@ class Options:
             given = ".".join(map(str, language_version))
             newest = ".".join(map(str, _NEWEST_LANGUAGE))
             raise RequestError(f"language version {given} is not supported: 1.0 to {newest} are")
-        if validate:
-            raise RequestError("checking accesses at run time is not supported by this version of the compiler")
         for define in defines:
             name = define.partition("=")[0]
             if not name.isidentifier() or "\n" in define:

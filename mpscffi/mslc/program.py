@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from . import process
 from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
+from .instrument import VALIDATION_FLAGS, instrumented
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
 from .target import WARNINGS, compile_flags, math_libraries
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _UNIT = "unit.cpp"
 _FLAG_FIBERS = 1
 _FLAG_BOUNDED = 2
+_FLAG_VALIDATED = 4
 _MAX_THREADS = 1024
 # So many instantiations are compiled when the source is checked; of more, only the types are.
 _CHECKED_INSTANTIATIONS = 8
@@ -238,10 +240,38 @@ class Program:
         unit = self.unit(kernel, constants)
         with _Workspace() as directory:
             path = os.path.join(directory, "kernel.o")
-            finished = self._compile(unit.text, ["-c"], path)
-            if finished.status:
-                raise CompileError(self._log(finished.errors, unit))
+            if self._options.validate:
+                self._compile_validated(unit, path, directory)
+            else:
+                finished = self._compile(unit.text, ["-c"], path)
+                if finished.status:
+                    raise CompileError(self._log(finished.errors, unit))
             self._link(path, output, directory)
+
+    def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
+        code = os.path.join(directory, "kernel.ll")
+        finished = self._compile(unit.text, [*VALIDATION_FLAGS, "-S", "-emit-llvm"], code)
+        if finished.status:
+            raise CompileError(self._log(finished.errors, unit))
+
+        def locate(file: str, line: int) -> tuple[str, int] | None:
+            if os.path.basename(file) != _UNIT or not unit.first <= line <= unit.last:
+                return None
+            place = self._line_place(line - unit.first + 1)
+            return place.file, place.line
+
+        with open(code, encoding="utf-8", errors="surrogateescape") as file:
+            text = instrumented(file.read(), locate)
+        with open(code, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            file.write(text)
+        flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
+        flags.remove("-std=gnu++17")  # it is no C++ any more, and has been optimized
+        passes = ["-Xclang", "-disable-llvm-passes"]
+        finished = process.run(
+            [*self._toolchain.compiler, "-x", "ir", *flags, *passes, "-c", "-o", output, code], directory
+        )
+        if finished.status:
+            raise CompileError(f"{SOURCE_NAME}: error: the code for validation is refused\n{finished.errors}")
 
     def emit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
         """Write one kernel as "cpp", "asm" or "llvm" instead of a library."""
@@ -269,6 +299,8 @@ class Program:
         return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry])
 
     def _flags(self, entry: Entry) -> int:
+        if self._options.validate:
+            return _FLAG_VALIDATED | _FLAG_FIBERS  # a stack for each thread, so that they can be told apart
         calls, function = self._rewritten.calls, entry.kernel.function
         return (_FLAG_FIBERS if calls.needs_fibers(function) else 0) | (
             _FLAG_BOUNDED if calls.is_bounded(function) else 0

@@ -39,18 +39,15 @@ static void use_table(host_command *command, const mps_argument *argument) {
 
 host_command *host_command_dispatch(const mps_dispatch *dispatch, const uint32_t grid[3], const uint32_t group[3]) {
   size_t buffers = 0;
-  size_t storage = 0;
   for (uint32_t i = 0; i < dispatch->argument_count; i++) {
     const mps_argument *argument = &dispatch->arguments[i];
     if (argument->kind == MPS_ARGUMENT_BUFFER) {
       buffers++;
-    } else if (argument->kind == MPS_ARGUMENT_BYTES) {
-      storage += align16(argument->length);
     } else if (argument->kind == MPS_ARGUMENT_ADDRESSES) {
       buffers += argument->length;
-      storage += align16(argument->length * sizeof(uint64_t));
     }
   }
+  size_t storage = host_work_storage(dispatch);
   host_command *command = command_new(HOST_COMMAND_WORK, buffers, storage);
   if (!command) {
     return NULL;

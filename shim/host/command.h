@@ -7,18 +7,30 @@
 
 #include <stddef.h>
 
+/* How long what a validated kernel is given is, by slot. */
+typedef struct host_bounds {
+  uint64_t buffers[MSLC_BUFFER_SLOTS];
+  uint32_t threadgroup[MSLC_BUFFER_SLOTS];
+  uint32_t table_entries[MSLC_BUFFER_SLOTS]; /* of a table of addresses */
+  const uint64_t *tables[MSLC_BUFFER_SLOTS]; /* the length behind each of its addresses */
+} host_bounds;
+
 /* A run of a kernel. Copies and fills are runs of kernels too, of our own: so they share the threads, and a bad address
  * in memory that was taken over without a copy is a failure as in any kernel. */
 typedef struct host_work {
   const mslc_kernel *kernel;
-  const char *name;   /* of the pipeline; NULL for our own kernels */
-  uint64_t groups;    /* threadgroups, or pieces */
-  uint64_t threads;   /* in all; bytes for our own kernels */
-  mslc_launch launch; /* of its slots, only those that the kernel has are set */
+  const char *name;    /* of the pipeline; NULL for our own kernels */
+  host_bounds *bounds; /* NULL if the kernel is not validated */
+  uint64_t groups;     /* threadgroups, or pieces */
+  uint64_t threads;    /* in all; bytes for our own kernels */
+  mslc_launch launch;  /* of its slots, only those that the kernel has are set */
 } host_work;
 
 /* Room for what a launch points to when no command is made of it. */
 #define HOST_SCRATCH_BYTES 1024
+
+/* Bytes of storage that a launch needs. */
+size_t host_work_storage(const mps_dispatch *dispatch);
 
 /* Prepare a launch. Inline bytes and address tables go to `storage`, which is aligned to 16. With `borrow`, bytes that
  * the kernel only reads stay with the caller if they are aligned. false if `size` is too small. */

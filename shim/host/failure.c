@@ -9,7 +9,7 @@ struct host_failure {
   _Atomic uint32_t references;
   _Atomic uint32_t count; /* of failures not reported; written under the lock */
   pthread_mutex_t lock;
-  char text[512];
+  char text[768];
 };
 
 host_failure *host_failure_new(void) {

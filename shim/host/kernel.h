@@ -15,7 +15,7 @@ typedef struct host_kernel {
 
 /* Why a run ended early: a text such as "wrote to address 0x10, where there is no memory". */
 typedef struct host_fault {
-  char text[192];
+  char text[448];
 } host_fault;
 
 /* Run the threadgroups [first, last) on the calling thread, whichever it is. false and `fault` if the kernel touched a

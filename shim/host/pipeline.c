@@ -1,6 +1,7 @@
 #include "library.h"
 #include "compiler.h"
 #include "status.h"
+#include "validate.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -125,6 +126,11 @@ static void place_slot(mslc_threadgroup_slot *slot, unsigned offset) {
   }
 }
 
+/* In the arena, or for a validated kernel in what stands for it, where variables lie far apart. */
+static uint64_t place_of(const mslc_kernel *kernel, const mslc_threadgroup_slot *slot, uint64_t bytes) {
+  return kernel->flags & MSLC_KERNEL_VALIDATED ? host_validate_place((uint64_t)(slot - kernel->slots)) : bytes;
+}
+
 /* Give each threadgroup variable its place. */
 static mps_status place_slots(const mslc_kernel *kernel, uint32_t *out_bytes) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -134,7 +140,7 @@ static mps_status place_slots(const mslc_kernel *kernel, uint32_t *out_bytes) {
     uint64_t align = slot->align != 0 ? slot->align : 1;
     bytes = (bytes + align - 1) / align * align;
     if (bytes + slot->size <= MSLC_THREADGROUP_BYTES) {
-      place_slot(slot, (unsigned)bytes);
+      place_slot(slot, (unsigned)place_of(kernel, slot, bytes));
     }
     bytes += slot->size;
   }

@@ -7,6 +7,7 @@
  * Nothing can get stuck: a SIMD-group whose turn ends has a lane that is ready, unless all its lanes are at the barrier
  * or have returned; and a barrier opens as soon as every thread that is left is at it. */
 #include "fiber.h"
+#include "validate.h"
 
 #include <sched.h>
 
@@ -48,6 +49,7 @@ static HOST_ON_FIBER void end_turn(host_simdgroup *group) {
   group->waiting &= ~lanes;
   group->ready |= lanes;
   group->mixed = group->mixed && group->waiting != 0;
+  group->collectives++;
   group->operations[lowest_bit(lanes)](group->operands, lanes);
 }
 
@@ -84,6 +86,7 @@ static HOST_ON_FIBER host_turn open_barrier(host_worker *worker) {
     first = group->ready != 0 ? group : first;
   }
   worker->arrived = 0;
+  worker->barriers++;
   return first_ready(first);
 }
 
@@ -94,6 +97,7 @@ static inline HOST_ON_FIBER host_turn after_arrival_or_return(host_worker *worke
 HOST_ON_FIBER void host_simdgroups_begin(host_worker *worker, unsigned threads) {
   worker->live = threads;
   worker->arrived = 0;
+  worker->barriers = 0;
   worker->group = worker->groups;
   worker->lane = 0;
   worker->groups_end = worker->groups + (threads + MSLC_SIMD_WIDTH - 1) / MSLC_SIMD_WIDTH;
@@ -104,6 +108,7 @@ HOST_ON_FIBER void host_simdgroups_begin(host_worker *worker, unsigned threads) 
     group->ready = lanes < MSLC_SIMD_WIDTH ? (UINT32_C(1) << lanes) - 1 : UINT32_MAX;
     group->fresh = group->ready;
     group->waiting = group->arrived = group->yielded = 0;
+    group->collectives = 0;
     group->mixed = false;
   }
 }
@@ -172,4 +177,7 @@ const mslc_runtime host_runtime = {
     .collective = collective,
     .lane = lane_number,
     .yield = yield,
+    .check = host_validate_check,
+    .copy = host_validate_copy,
+    .fill = host_validate_fill,
 };

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#define HOST_FAILURE_BYTES 512
+#define HOST_FAILURE_BYTES 768
 #define HOST_REMEMBERED 64 /* command buffers whose times and status a queue keeps */
 
 typedef struct host_handler {

@@ -3,6 +3,7 @@
 
 #include "pool.h"
 #include "transfer.h"
+#include "validate.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,6 +50,65 @@ static void write_addresses(uint64_t *table, const mps_argument *argument) {
     const mps_buffer *buffer = addresses[i].buffer;
     table[i] = buffer ? buffer->gpu_address + addresses[i].offset : 0;
   }
+}
+
+/* The length behind each address. */
+static bool write_lengths(host_bounds *bounds, const mps_argument *argument, char **storage, size_t *size) {
+  const mps_address *addresses = argument->data;
+  uint64_t *lengths = (uint64_t *)(void *)carve(storage, size, argument->length * sizeof(uint64_t));
+  for (uint64_t i = 0; lengths && i < argument->length; i++) {
+    const mps_buffer *buffer = addresses[i].buffer;
+    lengths[i] = buffer ? buffer->length - addresses[i].offset : 0;
+  }
+  bounds->tables[argument->index] = lengths;
+  bounds->table_entries[argument->index] = (uint32_t)argument->length;
+  return lengths != NULL;
+}
+
+/* What the arguments' lengths are, for a kernel that is validated. */
+static bool bind_bounds(host_work *work, const mps_dispatch *dispatch, char **storage, size_t *size) {
+  host_bounds *bounds = (host_bounds *)(void *)carve(storage, size, sizeof *bounds);
+  if (!bounds) {
+    return false;
+  }
+  memset(bounds, 0, sizeof *bounds);
+  work->bounds = bounds;
+  for (uint32_t i = 0; i < dispatch->argument_count; i++) {
+    const mps_argument *argument = &dispatch->arguments[i];
+    switch ((mps_argument_kind)argument->kind) {
+    case MPS_ARGUMENT_BUFFER:
+      bounds->buffers[argument->index] = argument->buffer->length - argument->offset;
+      break;
+    case MPS_ARGUMENT_BYTES:
+      bounds->buffers[argument->index] = argument->length;
+      break;
+    case MPS_ARGUMENT_ADDRESSES:
+      bounds->buffers[argument->index] = argument->length * sizeof(uint64_t);
+      if (!write_lengths(bounds, argument, storage, size)) {
+        return false;
+      }
+      break;
+    case MPS_ARGUMENT_THREADGROUP:
+      bounds->threadgroup[argument->index] = (uint32_t)argument->length;
+      break;
+    }
+  }
+  return true;
+}
+
+size_t host_work_storage(const mps_dispatch *dispatch) {
+  const host_kernel *own = dispatch->pipeline->impl;
+  bool is_validated = own->kernel->flags & MSLC_KERNEL_VALIDATED;
+  uint64_t storage = is_validated ? round_up(sizeof(host_bounds)) : 0;
+  for (uint32_t i = 0; i < dispatch->argument_count; i++) {
+    const mps_argument *argument = &dispatch->arguments[i];
+    if (argument->kind == MPS_ARGUMENT_BYTES) {
+      storage += round_up(argument->length);
+    } else if (argument->kind == MPS_ARGUMENT_ADDRESSES) {
+      storage += round_up(argument->length * sizeof(uint64_t)) * (is_validated ? 2 : 1);
+    }
+  }
+  return (size_t)storage;
 }
 
 static bool bind_arguments(mslc_launch *launch, const mps_dispatch *dispatch, bool borrow, char *storage, size_t size) {
@@ -105,6 +165,10 @@ bool host_work_bind(host_work *work, const mps_dispatch *dispatch, const uint32_
   }
   work->groups = volume(work->launch.groups);
   work->threads = volume(grid);
+  work->bounds = NULL;
+  if ((work->kernel->flags & MSLC_KERNEL_VALIDATED) && !bind_bounds(work, dispatch, &storage, &size)) {
+    return false;
+  }
   return bind_arguments(&work->launch, dispatch, borrow, storage, size);
 }
 
@@ -147,6 +211,7 @@ static void bind_range(host_work *work, const mslc_kernel *kernel, uint64_t leng
   piece = (piece + 4095) & ~(uint64_t)4095;
   work->kernel = kernel;
   work->name = NULL;
+  work->bounds = NULL;
   work->groups = length / piece + (length % piece != 0);
   work->threads = length;
   work->launch.buffers[LENGTH] = (void *)(uintptr_t)length;
@@ -192,6 +257,9 @@ static uint64_t chunk_of(const host_work *work) {
 }
 
 bool host_work_run(const host_work *work, host_fault *fault) {
+  if (work->bounds) {
+    return host_validate_run(work, fault);
+  }
   if (work->groups == 1 || host_work_is_small(work)) {
     return host_kernel_run(work->kernel, &work->launch, 0, work->groups, fault);
   }

@@ -8,13 +8,14 @@
 /* Bit n of each mask stands for lane n. A lane that has not returned is in exactly one of ready, waiting, arrived and
  * yielded. */
 typedef struct host_simdgroup {
-  unsigned first;   /* thread's number in lane 0 */
-  uint32_t ready;   /* can go on, the running one included */
-  uint32_t fresh;   /* of these, have not begun */
-  uint32_t waiting; /* in a collective */
-  uint32_t arrived; /* at the threadgroup's barrier */
-  uint32_t yielded; /* in yield */
-  bool mixed;       /* lanes may be waiting in more than one collective */
+  unsigned first;       /* thread's number in lane 0 */
+  uint32_t ready;       /* can go on, the running one included */
+  uint32_t fresh;       /* of these, have not begun */
+  uint32_t waiting;     /* in a collective */
+  uint32_t arrived;     /* at the threadgroup's barrier */
+  uint32_t yielded;     /* in yield */
+  uint32_t collectives; /* done so far: what orders its lanes */
+  bool mixed;           /* lanes may be waiting in more than one collective */
   void *saved[MSLC_SIMD_WIDTH];
   void *operands[MSLC_SIMD_WIDTH];
   uintptr_t sites[MSLC_SIMD_WIDTH];
@@ -25,6 +26,7 @@ typedef struct host_simdgroup {
 typedef enum host_stop {
   HOST_STOP_SIGNAL,    /* a fault of the processor; the other fields of host_trap tell which */
   HOST_STOP_NO_STACKS, /* there was no memory for fiber stacks */
+  HOST_STOP_VALIDATOR, /* which tells why itself */
 } host_stop;
 
 typedef enum host_trap_access {
@@ -47,6 +49,7 @@ typedef struct host_worker {
   void *recover; /* context to go back to if the kernel faults; not NULL while one runs, and only then */
   host_trap trap;
   char *arena;
+  struct host_validator *validator; /* of the launch that runs; NULL if it is not validated */
 
   /* the threadgroup that runs as fibers; live is 0 if none does */
   unsigned live;         /* threads that have not returned */
@@ -54,6 +57,7 @@ typedef struct host_worker {
   host_simdgroup *group; /* of the running thread */
   unsigned lane;         /* and its place there */
   unsigned yields;
+  uint32_t barriers; /* opened so far: what orders all threads */
   host_simdgroup *groups_end;
   mslc_thread_fn thread;
   const void *context;

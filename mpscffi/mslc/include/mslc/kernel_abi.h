@@ -56,6 +56,7 @@ typedef struct mslc_launch {
 /* Bits of mslc_kernel.flags. */
 #define MSLC_KERNEL_FIBERS 1  /* uses barriers or SIMD-group functions: its threads run as fibers */
 #define MSLC_KERNEL_BOUNDED 2 /* has no loop and no recursion: it ends whatever its arguments are */
+#define MSLC_KERNEL_VALIDATED 4 /* asks the runtime about each access to memory */
 
 typedef struct mslc_kernel {
   const char *name; /* the name to ask for: host_name, or the function's own */
@@ -77,6 +78,21 @@ typedef void (*mslc_thread_fn)(const void *context, unsigned thread);
  * operand is operands[n]. It writes each lane's result into that lane's operand. */
 typedef void (*mslc_collective_fn)(void *const *operands, unsigned mask);
 
+/* Bits of mslc_site.flags. */
+#define MSLC_SITE_READ 1
+#define MSLC_SITE_WRITE 2
+#define MSLC_SITE_ATOMIC 4
+#define MSLC_SITE_ACQUIRE 8 /* may be what takes a lock */
+
+/* A place in a validated kernel that accesses memory. */
+typedef struct mslc_site {
+  const char *file; /* NULL for code that is not the user's */
+  unsigned line;    /* 0 likewise */
+  unsigned size;    /* bytes; 0 if the call tells */
+  unsigned flags;
+  unsigned reserved;
+} mslc_site;
+
 /* What the runtime gives to kernels. Called on the worker that runs the kernel, inside `run`. */
 typedef struct mslc_runtime {
   unsigned long size; /* of this struct */
@@ -95,6 +111,12 @@ typedef struct mslc_runtime {
   unsigned (*lane)(void);
   /* A loop that waits for another thread should call this: lets the other fibers of the threadgroup go on. */
   void (*yield)(void);
+  /* For validated kernels, whose pointers into bound and threadgroup memory are no addresses: the place that one stands
+   * for, or one that does no harm if the access is a wrong one. */
+  void *(*check)(void *pointer, const mslc_site *site);
+  /* memmove and memset with such pointers. */
+  void (*copy)(void *target, const void *source, unsigned long length, const mslc_site *site);
+  void (*fill)(void *target, unsigned char value, unsigned long length, const mslc_site *site);
 } mslc_runtime;
 
 typedef struct mslc_library {
