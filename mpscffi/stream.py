@@ -269,8 +269,8 @@ class Stream(ProcessBound):
         """Note that work of this stream is going to use a block that another stream, or none, used last."""
         last = block.stream
         if last is not None:
-            if block.inherited:
-                # The block was given out again while `last` still worked on its previous contents.
+            if block.inherited or block.in_use():
+                # What `last` has been given to do with the block, or with its previous contents, comes first.
                 self.wait_stream(last)
                 block.inherited = False
             block.others = (block.others or frozenset()) - {self} | {last}
