@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import mpscffi
 from mpscffi.mslc import cli
 from mpscffi.mslc.cache import read_whole
 from mpscffi.mslc.diagnostics import Finding
@@ -57,6 +59,47 @@ def test_a_file_becomes_a_library(directory: Path) -> None:
     assert is_library(directory / "out.so")
 
 
+MANY = """#include <metal_stdlib>
+using namespace metal;
+constant int n [[function_constant(0)]];
+constant int table[2] = {10, 20};
+static int scaled(int x) { return x * n; }
+kernel void big(device int *x, uint i [[thread_position_in_threadgroup]]) {
+  threadgroup int shared[7000];
+  shared[i] = scaled(x[i]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[i] = shared[31 - i] + table[0];
+}
+kernel void zeroed(device int *x, uint i [[thread_position_in_grid]]) {
+  threadgroup int shared[1000] = {0};
+  x[i] = shared[i] + 7;
+}
+template <typename T> [[kernel]] void put(device T *x, uint i [[thread_position_in_grid]]) { x[i] = T(scaled(i)) / 2; }
+template [[host_name("put_int")]] kernel void put<int>(device int *, uint);
+template [[host_name("put_float")]] kernel void put<float>(device float *, uint);
+"""
+
+
+@pytest.mark.usefixtures("device")
+def test_a_library_of_all_kernels(directory: Path) -> None:
+    (directory / "many.metal").write_text(MANY)
+    assert run(directory / "many.metal", "-o", directory / "many.so", "--constant", "n=3") == 0
+    library = mpscffi.load_metallib(directory / "many.so")
+    assert sorted(library) == ["big", "put_float", "put_int", "zeroed"]
+    x = mpscffi.asarray(np.arange(32, dtype=np.int32))
+    library["big"](x, threads=32, group_size=32)
+    assert x.numpy().tolist() == [3 * (31 - i) + 10 for i in range(32)]
+    library["zeroed"](x, threads=32, group_size=32)
+    assert x.numpy().tolist() == [7] * 32
+    library["put_int"](x, threads=32)
+    assert x.numpy().tolist() == [3 * i // 2 for i in range(32)]
+    y = mpscffi.zeros(32)
+    library["put_float"](y, threads=32)
+    assert y.numpy().tolist() == [1.5 * i for i in range(32)]
+    memory = {name: library[name].static_thread_group_memory_length for name in library}
+    assert memory == {"big": 28000, "zeroed": 4000, "put_int": 0, "put_float": 0}
+
+
 def test_listing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(directory / "two.metal", "--list") == 0
     assert capsys.readouterr().out == "kernel first\nkernel second\nconstant 3 262 1 n\n"
@@ -85,7 +128,8 @@ def test_macros_and_headers(directory: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["two.metal"], "--kernel must say which kernel; there are: first, second"),
+        (["two.metal", "--emit", "cpp"], "--kernel must say which kernel; there are: first, second"),
+        (["two.metal"], "kernel 'first' needs a value for function constant 'n'"),
         (["two.metal", "--kernel", "third"], "no kernel 'third'"),
         (["two.metal", "--kernel", "first"], "needs a value for function constant 'n'"),
         (["gone.metal"], "No such file"),

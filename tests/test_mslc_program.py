@@ -262,7 +262,7 @@ MISTAKES = {
     "no header, with a macro": ("#define X\nusing namespace metal;", "program_source:2:17: error: use of undeclared"),
     "NUL": ("\nkernel void k() {}\0", "program_source:2: error: the source has a NUL byte"),
     "recursion of templates without end": (
-        "template <int N> struct S { static constexpr int v = S<N + 1>::v; };\n"
+        "template <int N> struct S { static constant constexpr int v = S<N + 1>::v; };\n"
         "kernel void k(device int *x) { x[0] = S<0>::v; }",
         "recursive template instantiation exceeded",
     ),

@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="output",
         help="what to write; FILE.so by default; - for standard output, with --emit",
     )
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel; not needed if there is one alone")
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel; a library without it holds all of a source")
     parser.add_argument("-I", metavar="DIR", action="append", default=[], dest="include", help="look for headers there")
     parser.add_argument("-D", metavar="NAME[=VALUE]", action="append", default=[], dest="define", help="define a macro")
     parser.add_argument(
@@ -184,12 +184,16 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
     if given.list:
         sys.stdout.write(listing.text())
         return
+    if given.kernel is None and len(listing.kernels) > 1 and not given.emit:
+        constants = _constants(given, listing)
+        _write(given, stem, lambda output: provider.program(source, options).build_all(constants, output))
+        return
     kernel, constants = _kernel(given, listing), _constants(given, listing)
     if given.emit:
         program = provider.program(source, options)
         _emit(given, stem, lambda output: program.emit(kernel, constants, given.emit, output))
     else:
-        _copy(given, stem, lambda: provider.build(source, options, kernel, constants))
+        _write(given, stem, lambda output: shutil.copyfile(provider.build(source, options, kernel, constants), output))
 
 
 def _emit(given: argparse.Namespace, stem: str, emit: Callable[[str], None]) -> None:
@@ -204,11 +208,11 @@ def _emit(given: argparse.Namespace, stem: str, emit: Callable[[str], None]) -> 
             shutil.copyfileobj(file, sys.stdout)
 
 
-def _copy(given: argparse.Namespace, stem: str, build: Callable[[], str]) -> None:
-    """Build a library, and write it where it is wanted."""
+def _write(given: argparse.Namespace, stem: str, build: Callable[[str], object]) -> None:
+    """Build a library where it is wanted."""
     if given.output == "-":
         raise provider.RequestError("a library cannot be written to standard output: -o must name a file")
-    shutil.copyfile(build(), given.output or stem + ".so")
+    build(given.output or stem + ".so")
 
 
 def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None:
@@ -224,7 +228,7 @@ def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None
     if given.emit:
         _emit(given, stem, lambda output: metallib.emit(data, kernel, constants, given.emit, output))
     else:
-        _copy(given, stem, lambda: metallib.build(data, kernel, constants))
+        _write(given, stem, lambda output: shutil.copyfile(metallib.build(data, kernel, constants), output))
 
 
 def _kernel(given: argparse.Namespace, listing: provider.Listing) -> str:

@@ -13,9 +13,10 @@ from . import process
 from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
 from .instrument import VALIDATION_FLAGS, instrumented
+from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
-from .target import WARNINGS, compile_flags, math_libraries
+from .target import WARNINGS, compile_flags
 from .tokens import SourceError
 from .values import literal
 
@@ -41,11 +42,8 @@ _INTERNAL = (
     "#pragma clang attribute push(__attribute__((nomerge)), apply_to = function)\n"
 )
 _END_INTERNAL = "#pragma clang attribute pop\n" * 2
-# What LLVM makes of loops that move memory: the C library of the process has them.
-_FROM_PROCESS = {"memcpy", "memmove", "memset", "memcmp", "bcmp"}
 _WORD = re.compile(r"\w+|.")
 _NOT_CPP = re.compile(r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b")
-_UNRESOLVED = re.compile(r"undefined (?:symbol: |reference to [`'])([^'\n]+)")
 
 
 @dataclass(slots=True)
@@ -240,13 +238,39 @@ class Program:
         unit = self.unit(kernel, constants)
         with _Workspace() as directory:
             path = os.path.join(directory, "kernel.o")
-            if self._options.validate:
-                self._compile_validated(unit, path, directory)
-            else:
-                finished = self._compile(unit.text, ["-c"], path)
-                if finished.status:
-                    raise CompileError(self._log(finished.errors, unit))
-            self._link(path, output, directory)
+            self._compile_unit(unit, path)
+            self._link([path], output, directory)
+
+    def build_all(self, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
+        """Compile all kernels to one kernel library, as `build` does for one.
+
+        Every kernel is a unit of its own, so that it takes no more threadgroup memory than it does alone.
+        """
+        units = [self.unit(name, constants, f"_{number}") for number, name in enumerate(self._rewritten.entries)]
+        declarations = "".join(f"extern MSLC_HIDDEN const mslc_kernel mslc_kernel_{n};\n" for n in range(len(units)))
+        pointers = ", ".join(f"&mslc_kernel_{number}" for number in range(len(units)))
+        table = (
+            f'extern "C" {{\n{declarations}}}\n'
+            f"static const mslc_kernel *const mslc_kernels[] = {{{pointers}}};\nMSLC_LIBRARY(mslc_kernels)\n"
+        )
+        with _Workspace() as directory:
+            paths = [os.path.join(directory, f"kernel_{number}.o") for number in range(len(units))]
+            for unit, path in zip(units, paths, strict=True):
+                self._compile_unit(unit, path)
+            paths.append(os.path.join(directory, "library.o"))
+            finished = self._compile(table, ["-c"], paths[-1])
+            if finished.status:
+                raise CompileError(f"{SOURCE_NAME}: error: the table of kernels does not compile\n{finished.errors}")
+            self._link(paths, output, directory)
+
+    def _compile_unit(self, unit: Unit, output: str) -> None:
+        if self._options.validate:
+            with _Workspace() as directory:
+                self._compile_validated(unit, output, directory)
+            return
+        finished = self._compile(unit.text, ["-c"], output)
+        if finished.status:
+            raise CompileError(self._log(finished.errors, unit))
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")
@@ -285,8 +309,11 @@ class Program:
         if finished.status:
             raise CompileError(self._log(finished.errors, unit))
 
-    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]]) -> Unit:
-        """Return the C++ of one kernel."""
+    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], number: str = "") -> Unit:
+        """Return the C++ of one kernel.
+
+        It is a library of its own, or with a number, which is a suffix of names, a part of one.
+        """
         entry = self._rewritten.entries.get(kernel)
         if entry is None:
             names = ", ".join(f"'{name}'" for name in list(self._rewritten.entries)[:20]) or "none"
@@ -295,8 +322,9 @@ class Program:
         texts, pointer, arguments = self._launch(entry)
         name, flags = _quoted(entry.name), self._flags(entry)
         tail = f"{texts}\n" if texts else ""
-        tail += f"MSLC_KERNEL_LIBRARY({name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
-        return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry])
+        macro = f"MSLC_KERNEL({number}, " if number else "MSLC_KERNEL_LIBRARY("
+        tail += f"{macro}{name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
+        return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry], number or "_only")
 
     def _flags(self, entry: Entry) -> int:
         if self._options.validate:
@@ -316,8 +344,10 @@ class Program:
         table = f"static constexpr mslc::parameter_text mslc_texts[] = {{{pairs}}};"
         return table, "mslc_texts", f"{entry.expression}{roles}"
 
-    def _unit(self, values: Mapping[str, str], output: list[str], tail: str, entries: list[Entry]) -> Unit:
-        head = ""
+    def _unit(
+        self, values: Mapping[str, str], output: list[str], tail: str, entries: list[Entry], number: str = "_only"
+    ) -> Unit:
+        head = f"MSLC_THREADGROUP_MEMORY({number})\n"
         for constant in self._rewritten.constants.values():
             value = values.get(constant.name)
             head += f"#define {constant.macro} {value if value is not None else '{}'}\n"
@@ -347,20 +377,10 @@ class Program:
                 )
         return values
 
-    def _link(self, path: str, output: str, directory: str) -> None:
-        command = self._toolchain.linker
-        arguments = ["-shared", "-o", output, path, *math_libraries()]
-        checks = ["-z", "defs", "--warn-unresolved-symbols"]
-        if not command:
-            command = [*self._toolchain.compiler, "-nostdlib"]
-            checks = [f"-Wl,{option}" for option in checks]
-        finished = process.run([*command, *checks, *arguments], directory)
-        if finished.status:
-            raise CompileError(f"{SOURCE_NAME}: error: linking failed\n{finished.errors}")
-        missing = dict.fromkeys(_UNRESOLVED.findall(finished.errors))
-        names = ", ".join(f"'{name}'" for name in missing if name not in _FROM_PROCESS)
-        if names:
-            raise CompileError(f"{SOURCE_NAME}: error: called but nowhere defined: {names}\n")
+    def _link(self, paths: list[str], output: str, directory: str) -> None:
+        failure = link(self._toolchain, paths, output, directory)
+        if failure:
+            raise CompileError(f"{SOURCE_NAME}: error: {failure.rstrip()}\n")
 
     # ---------------------------------------------------------------- places
 

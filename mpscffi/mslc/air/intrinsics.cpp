@@ -393,6 +393,10 @@ MSLC_AIR void *mslc_air_threadgroup_variable(uint offset) {
 
 namespace mslc {
 
+// AIR has no threadgroup memory that begins as zero.
+MSLC_FUNC void begin_threadgroup() {
+}
+
 // Stands for a kernel of AIR where launch.h wants a function and its parameters: what there are is known to the module.
 struct air_parameters {};
 static void air_kernel(air_parameters) {

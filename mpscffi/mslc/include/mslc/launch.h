@@ -1,51 +1,27 @@
 // From a kernel function to a kernel library: the code that runs a part of a launch, and the tables that describe it.
 //
-// The unit that mslc generates ends with one of
+// The unit that mslc generates begins with MSLC_THREADGROUP_MEMORY(_only) and ends with
 //
 //   static constexpr mslc::parameter_text mslc_texts[] = {{"out", "float"}, {"i", "uint"}};
 //   MSLC_KERNEL_LIBRARY("host name", flags, max_total_threads, mslc_texts, &fill<float>, mslc::role<mslc::buffer, 0>,
 //                       mslc::role<mslc::thread_position_in_grid>)
 //
 // with one text and one role for each parameter (`mslc_texts` is nullptr if there is none); C++ deduces their types.
+//
+// A library of several kernels is linked of one unit for each, with a number in both macros and MSLC_KERNEL in place of
+// MSLC_KERNEL_LIBRARY, and of one that has MSLC_LIBRARY alone.
 #pragma once
 #pragma clang system_header
 #include <mslc/reflection.h>
 #include <mslc/runtime.h>
 #include <mslc/number_helpers.h>
 
-// The kernel's variables in threadgroup memory: the linker gathers their slots between these two.
-extern "C" {
-extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __start_mslc_slots[];
-extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __stop_mslc_slots[];
-}
-
 namespace mslc {
 
 using metal::size_t;
 
-template <int n, class T, bool is_zeroed> struct threadgroup_place {
-  __attribute__((section("mslc_slots"))) static mslc_threadgroup_slot mslc_threadgroup_slot_;
-};
-template <int n, class T, bool is_zeroed>
-mslc_threadgroup_slot threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_ = {sizeof(T), alignof(T), 0,
-                                                                                    is_zeroed};
-
-// Variable number n of a kernel in threadgroup memory. T belongs to the kernel, so that only the slots of kernels that
-// are really emitted are in the library. `is_zeroed`: declared with `= {0}`.
-template <int n, class T, bool is_zeroed = false> MSLC_FUNC T &threadgroup_variable() {
-  mslc_threadgroup_slot *slot = &threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_;
-  __asm__("" : "+r"(slot)); // lest LLVM see that nothing here writes to the slot, and put it into read-only memory
-  return *reinterpret_cast<T *>(static_cast<char *>(mslc_arena()) + slot->offset);
-}
-
 // What threadgroups begin with: zeros in the variables that ask for them.
-MSLC_FUNC void begin_threadgroup() {
-  for (mslc_threadgroup_slot *slot = __start_mslc_slots; slot != __stop_mslc_slots; slot++) {
-    if (slot->reserved) {
-      __builtin_memset(static_cast<char *>(mslc_arena()) + slot->offset, 0, slot->size);
-    }
-  }
-}
+MSLC_FUNC void begin_threadgroup();
 
 struct index3 {
   unsigned x, y, z;
@@ -358,27 +334,67 @@ constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, funct
 
 } // namespace mslc
 
-// The end of the unit: a library of one kernel. Last come the address of its function and the roles.
+// The start of the unit: its kernel's variables in threadgroup memory. The linker gathers their slots between two
+// symbols, for each unit apart. T belongs to the kernel, so that only the slots of kernels that are really emitted are
+// in the library. `is_zeroed`: declared with `= {0}`.
 //
-// The variable at the top is never emitted. Clang must hear of a section that can be written to in the unit itself: of
-// what it has heard in a precompiled header it forgets that, and puts slots into read-only memory.
-#define MSLC_KERNEL_LIBRARY(host_name, flags, max_threads, texts, ...)                                                 \
-  [[maybe_unused]] static __attribute__((section("mslc_slots"))) mslc_threadgroup_slot mslc_slot_example;              \
+// It is a macro, as clang must hear of a section that can be written to in the unit itself: of what it has heard in a
+// precompiled header it forgets that, and puts slots into read-only memory.
+#define MSLC_THREADGROUP_MEMORY(unit)                                                                                  \
+  extern "C" {                                                                                                         \
+  extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __start_mslc_slots##unit[];                           \
+  extern MSLC_HIDDEN __attribute__((weak)) mslc_threadgroup_slot __stop_mslc_slots##unit[];                            \
+  }                                                                                                                    \
+  namespace mslc {                                                                                                     \
+  template <int n, class T, bool is_zeroed> struct threadgroup_place {                                                 \
+    __attribute__((section("mslc_slots" #unit))) static mslc_threadgroup_slot mslc_threadgroup_slot_;                  \
+  };                                                                                                                   \
+  template <int n, class T, bool is_zeroed>                                                                            \
+  mslc_threadgroup_slot threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_ = {sizeof(T), alignof(T), 0,        \
+                                                                                      is_zeroed};                      \
+  template <int n, class T, bool is_zeroed = false> MSLC_FUNC T &threadgroup_variable() {                              \
+    mslc_threadgroup_slot *slot = &threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_;                         \
+    /* lest LLVM see that nothing here writes to the slot, and put it into read-only memory */                         \
+    __asm__("" : "+r"(slot));                                                                                          \
+    return *reinterpret_cast<T *>(static_cast<char *>(mslc_arena()) + slot->offset);                                   \
+  }                                                                                                                    \
+  MSLC_FUNC void begin_threadgroup() {                                                                                 \
+    for (mslc_threadgroup_slot *slot = __start_mslc_slots##unit; slot != __stop_mslc_slots##unit; slot++) {            \
+      if (slot->reserved) {                                                                                            \
+        __builtin_memset(static_cast<char *>(mslc_arena()) + slot->offset, 0, slot->size);                             \
+      }                                                                                                                \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  }
+
+// The end of the unit: the description of its kernel. Last come the address of its function and the roles.
+#define MSLC_KERNEL(unit, host_name, flags, max_threads, texts, ...)                                                   \
   MSLC_THUNKS                                                                                                          \
   MSLC_NUMBER_HELPERS                                                                                                  \
   static constexpr mslc::argument_table<__VA_ARGS__> mslc_arguments(texts);                                            \
-  static const mslc_kernel mslc_only_kernel = {host_name,                                                              \
-                                               mslc::run_function<flags, __VA_ARGS__>,                                 \
-                                               flags,                                                                  \
-                                               max_threads,                                                            \
-                                               mslc_arguments.count,                                                   \
-                                               0,                                                                      \
-                                               mslc_arguments.list,                                                    \
-                                               __start_mslc_slots,                                                     \
-                                               __stop_mslc_slots};                                                     \
-  static const mslc_kernel *const mslc_kernels[] = {&mslc_only_kernel};                                                \
+  extern "C" {                                                                                                         \
+  extern MSLC_HIDDEN const mslc_kernel mslc_kernel##unit;                                                              \
+  const mslc_kernel mslc_kernel##unit = {host_name,                                                                    \
+                                         mslc::run_function<flags, __VA_ARGS__>,                                       \
+                                         flags,                                                                        \
+                                         max_threads,                                                                  \
+                                         mslc_arguments.count,                                                         \
+                                         0,                                                                            \
+                                         mslc_arguments.list,                                                          \
+                                         __start_mslc_slots##unit,                                                     \
+                                         __stop_mslc_slots##unit};                                                     \
+  }
+
+// The library itself: of the kernels to which an array points.
+#define MSLC_LIBRARY(kernels)                                                                                          \
   extern "C" {                                                                                                         \
   extern __attribute__((visibility("default"))) const mslc_library mslc_kernel_library;                                \
-  const mslc_library mslc_kernel_library = {MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI,    1, 0,                              \
-                                            mslc_kernels,       &mslc_runtime_table};                                  \
+  const mslc_library mslc_kernel_library = {                                                                           \
+      MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI, sizeof(kernels) / sizeof(kernels[0]), 0, kernels, &mslc_runtime_table};     \
   }
+
+// Both, for a library of one kernel.
+#define MSLC_KERNEL_LIBRARY(...)                                                                                       \
+  MSLC_KERNEL(_only, __VA_ARGS__)                                                                                      \
+  static const mslc_kernel *const mslc_kernels[] = {&mslc_kernel_only};                                                \
+  MSLC_LIBRARY(mslc_kernels)
