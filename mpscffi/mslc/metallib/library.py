@@ -114,6 +114,7 @@ def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, byte
         `MetallibError` for a damaged file.
     """
     place = _place(data, kernel)
+    bitcode = _bitcode(data, place)
     constants = constants or {}
     driver = _compiler()
     values = sorted((str(name), data_type, value.hex()) for name, (data_type, value) in constants.items())
@@ -123,7 +124,7 @@ def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, byte
         return path
     with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
         output = os.path.join(directory, "kernel.so")
-        _builder(driver).build(_bitcode(data, place), place.name, constants, output)
+        _builder(driver).build(bitcode, place.name, constants, output)
         return driver.cache.store(key, ".so", output)
 
 
