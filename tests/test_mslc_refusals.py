@@ -122,10 +122,6 @@ def test_words_that_metal_has_not(body: str, word: str) -> None:
         ("struct P { int n; };\nkernel void k(P p [[buffer(0)]]) {}", "4:21: error: type 'P' is not valid for"),
         ("kernel void k(float x [[threadgroup(0)]]) {}", "3:25: error: type 'float' is not valid for attribute"),
         ("kernel void k(float *x [[buffer(0)]]) {}", "3:15: error: parameter 'x' needs an address space"),
-        (
-            "kernel void a(device int *x) {}\nkernel void k(device int *x) { a(x); }",
-            "4:32: error: kernel 'a' cannot be called from a kernel",
-        ),
     ],
 )
 def test_kernels(source: str, message: str) -> None:
@@ -138,6 +134,16 @@ def test_a_buffer_by_value_under_another_name() -> None:
     source = HEAD + "using number = float;\nkernel void k(number x [[buffer(0)]]) {}"
     with pytest.raises(CompileError, match="program_source:4:.*takes its buffers as pointers or references"):
         provider.build(source, None, "k")
+
+
+def test_a_kernel_may_have_the_name_of_what_it_calls() -> None:
+    source = """
+kernel void max(device float *x, uint i [[thread_position_in_grid]]) { x[i] = max(x[i], 0.0f); }
+template <typename T> kernel void sum(device T *x) { auto sum = [&](T y) { return x[0] + y; }; x[0] = sum(1); }
+template [[host_name("sum_int")]] kernel void sum<int>(device int *);
+typedef decltype(sum<int>) sum_type;
+"""
+    assert errors(source) == []
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,6 @@ class DeclarationRules:
         self._attributes = attributes
         self._declarations = declarations
         self._classes = {tokens.text[item.key + 1] for item in declarations.classes}
-        kernels = {item.name for item in declarations.functions if item.stage == "kernel"}
-        self._kernels = kernels - {item.name for item in declarations.functions if item.stage is None}
 
     def broken(self) -> Refusals:
         """All that is refused, in no order."""
@@ -164,18 +162,6 @@ class DeclarationRules:
             yield f"kernel '{function.name}' returns '{' '.join(returned)}': it must return void", function.opening - 1
         for part in split_list(self._tokens, function.opening + 1, function.closing):
             yield from self._parameter(part)
-        for index in range(function.body + 1, function.stop - 1):
-            if self._text[index] in self._kernels and self._is_called(index):
-                yield f"kernel '{self._text[index]}' cannot be called from a kernel", index
-
-    def _is_called(self, index: int) -> bool:
-        if self._text[index - 1] in (".", "->"):
-            return False
-        following = index + 1
-        if self._text[following] == "<":
-            closing = self._tokens.try_close_angle(following)
-            following = following if closing is None else closing + 1
-        return self._text[following] == "("
 
     def _parameter(self, part: list[int]) -> Refusals:
         plain = [index for index in part if not self._attributes.inside[index]]
