@@ -114,6 +114,7 @@ def test_words_that_metal_has_not(body: str, word: str) -> None:
     [
         ("kernel int k(device int *x) { return 1; }", "3:12: error: kernel 'k' returns 'int': it must return void"),
         ("[[kernel]] device int *k(device int *x) { return x; }", "3:24: error: kernel 'k' returns 'device int *'"),
+        ("kernel void *k(device int *x) { return x; }", "3:14: error: kernel 'k' returns 'void *'"),
         (
             "kernel void k(float x [[buffer(0)]]) {}",
             "3:25: error: type 'float' is not valid for attribute 'buffer': it takes a pointer or reference, "
@@ -134,6 +135,16 @@ def test_a_buffer_by_value_under_another_name() -> None:
     source = HEAD + "using number = float;\nkernel void k(number x [[buffer(0)]]) {}"
     with pytest.raises(CompileError, match="program_source:4:.*takes its buffers as pointers or references"):
         provider.build(source, None, "k")
+
+
+def test_ways_to_say_that_a_kernel_returns_nothing() -> None:
+    source = """
+__attribute__((unused)) kernel void a(device int *x) {}
+[[kernel]] inline void b(device int *x) {}
+void kernel c(device int *x) {}
+kernel auto d(device int *x) -> void {}
+"""
+    assert errors(source) == []
 
 
 def test_a_kernel_may_have_the_name_of_what_it_calls() -> None:

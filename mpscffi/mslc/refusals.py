@@ -158,7 +158,8 @@ class DeclarationRules:
             for index in range(function.head, function.opening - 1)
             if not self._attributes.inside[index] and self._text[index] not in _SPECIFIERS
         ]
-        if returned not in (["void"], ["auto"]) and (len(returned) > 1 or self._is_value_type(returned)):
+        is_void = ("void" in returned and returned[-1] not in ("*", "&")) or "auto" in returned
+        if not is_void and (len(returned) > 1 or self._is_value_type(returned)):
             yield f"kernel '{function.name}' returns '{' '.join(returned)}': it must return void", function.opening - 1
         for part in split_list(self._tokens, function.opening + 1, function.closing):
             yield from self._parameter(part)
