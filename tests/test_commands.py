@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import mpscffi
+from mpscffi import config
 from mpscffi.__main__ import main
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -130,6 +131,23 @@ def test_run_of_what_fails(folder: Path, words: str, message: str, capsys: Any) 
     (folder / "broken.metal").write_text(BROKEN)
     assert main(["run", *words.split()]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_run_with_validation(
+    folder: Path, device: mpscffi.Device, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    if device.backend != "host":
+        pytest.skip("Metal takes validation from the environment of its process")
+    words = "run k.metal saxpy zeros:4 ones:5 1 --threads 5".split()
+    assert main([*words, "--validate"]) == 1
+    assert "'y'" in capsys.readouterr().err
+    assert main("run k.metal saxpy zeros:4 ones:5 1 --validate -o y.npy".split()) == 0
+    assert np.load("y.npy").tolist() == [1] * 4
+    assert main("check k.metal --validate".split()) == 0
+    assert "3 kernels" in capsys.readouterr().out
+    monkeypatch.setenv("MPSCFFI_SHADER_VALIDATION", "1")
+    monkeypatch.setattr(config, "_settings", None)  # parsed again
+    assert main(words) == 1
 
 
 def test_run_of_a_metallib_that_is_none(folder: Path, capsys: Any) -> None:

@@ -88,7 +88,7 @@ def compile_file(path: str, given: argparse.Namespace) -> ShaderLibrary:
         defines=given.define,
         include_dirs=[*beside, *given.include],
         language_version=_version(given.std),
-        validate=given.validate,
+        validate=given.validate or None,  # else what the environment says
     )
 
 
