@@ -119,6 +119,9 @@ class Slot:
             raise ArgumentTypeError(f"{self} is an array {fault}")
         if not self.needs:
             self.dtype = array.dtype
+        # What validation allows: the block may be longer than the array that it was made for.
+        whole = array if array._base is None else array._base
+        self.place.length = whole._offset + whole.nbytes - array._offset
 
     # ---- everything else
 

@@ -6,6 +6,7 @@ import operator
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -138,7 +139,8 @@ class Kernel(ProcessBound):
         self.name = name
         self._pipeline: Handle | None = None
         self._lock = threading.RLock()
-        self._frames: list[_Frame] = []
+        # Of a validated kernel none is kept: each call looks at all of its arrays.
+        self._frames: list[_Frame] | deque[_Frame] = deque(maxlen=0) if source is not None and source.validate else []
         self._buffers: list[Argument] = []
         self._codes: list[int] = []
         #: Numbers below the highest slot that are no slot of this kernel.

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Clang's options for code that is to be instrumented: each access has a line, and none is made of several.
-VALIDATION_FLAGS = (
-    "-gline-tables-only",
+NO_PASSES = ("-Xclang", "-disable-llvm-passes")
+# Clang's options for code that is to be instrumented: each access has a line...
+LINES = ("-gline-tables-only", *NO_PASSES)
+# ...and, when it is optimized, none is made of several, and none moves from a function to its callers.
+SINGLE_ACCESSES = (
+    "-O2",
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-fno-builtin-memcmp",
     "-fno-builtin-bcmp",
+    *("-mllvm", "-simplifycfg-merge-cond-stores=0"),
+    *("-mllvm", "-sink-common-insts=0"),
+    *("-mllvm", "-hoist-common-insts=0"),
 )
 
 # Bits of mslc_site.flags in kernel_abi.h.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import process
 from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
-from .instrument import VALIDATION_FLAGS, instrumented
+from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
 from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
@@ -274,7 +274,7 @@ class Program:
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")
-        finished = self._compile(unit.text, [*VALIDATION_FLAGS, "-S", "-emit-llvm"], code)
+        finished = self._compile(unit.text, [*LINES, "-S", "-emit-llvm"], code)
         if finished.status:
             raise CompileError(self._log(finished.errors, unit))
 
@@ -284,16 +284,19 @@ class Program:
             place = self._line_place(line - unit.first + 1)
             return place.file, place.line
 
-        with open(code, encoding="utf-8", errors="surrogateescape") as file:
+        optimized = os.path.join(directory, "optimized.ll")
+        self._compile_code([*SINGLE_ACCESSES, "-S", "-emit-llvm", "-o", optimized, code], directory)
+        with open(optimized, encoding="utf-8", errors="surrogateescape") as file:
             text = instrumented(file.read(), locate)
         with open(code, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             file.write(text)
+        self._compile_code([*NO_PASSES, "-c", "-o", output, code], directory)
+
+    def _compile_code(self, arguments: list[str], directory: str) -> None:
+        """Run clang on LLVM's code."""
         flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
-        flags.remove("-std=gnu++17")  # it is no C++ any more, and has been optimized
-        passes = ["-Xclang", "-disable-llvm-passes"]
-        finished = process.run(
-            [*self._toolchain.compiler, "-x", "ir", *flags, *passes, "-c", "-o", output, code], directory
-        )
+        flags.remove("-std=gnu++17")  # it is no C++ any more
+        finished = process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory)
         if finished.status:
             raise CompileError(f"{SOURCE_NAME}: error: the code for validation is refused\n{finished.errors}")
 

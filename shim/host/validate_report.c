@@ -34,8 +34,10 @@ static void say_memory(host_fault *fault, const mslc_kernel *kernel, const host_
   if (extent->slot < 0) {
     say(fault, "threadgroup variable %u of %" PRIu64 " bytes", extent->entry, extent->length);
   } else {
-    say(fault, "%s%s '%.64s' (index %d) of %" PRIu64 " bytes", extent->in_table ? "a buffer in the table " : "",
-        extent->is_shared ? "threadgroup argument" : "buffer", argument_name(kernel, extent), extent->slot,
+    const char *what = extent->is_shared  ? "threadgroup argument"
+                       : extent->in_table ? "a buffer in the table"
+                                          : "buffer";
+    say(fault, "%s '%.64s' (index %d) of %" PRIu64 " bytes", what, argument_name(kernel, extent), extent->slot,
         extent->length);
   }
 }
@@ -84,7 +86,7 @@ static void say_error(host_fault *fault, const host_validator *validator, const 
         (uint64_t)error->offset);
     break;
   case HOST_ERROR_UNSET:
-    say(fault, " that nothing has written: offset %" PRId64 " in ", error->offset);
+    say(fault, " that no thread has written yet: offset %" PRId64 " in ", error->offset);
     say_memory(fault, kernel, error->extent);
     break;
   case HOST_ERROR_RACE:

@@ -78,6 +78,9 @@ static bool bind_bounds(host_work *work, const mps_dispatch *dispatch, char **st
     switch ((mps_argument_kind)argument->kind) {
     case MPS_ARGUMENT_BUFFER:
       bounds->buffers[argument->index] = argument->buffer->length - argument->offset;
+      if (argument->length != 0 && argument->length < bounds->buffers[argument->index]) {
+        bounds->buffers[argument->index] = argument->length;
+      }
       break;
     case MPS_ARGUMENT_BYTES:
       bounds->buffers[argument->index] = argument->length;

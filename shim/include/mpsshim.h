@@ -505,7 +505,8 @@ typedef struct mps_argument {
   mps_buffer *buffer; /* BUFFER */
   uint64_t offset;    /* BUFFER: bytes */
   const void *data;   /* BYTES: the bytes; ADDRESSES: mps_address[length] */
-  uint64_t length;    /* BYTES, THREADGROUP: bytes; ADDRESSES: entries */
+  uint64_t length;    /* BYTES, THREADGROUP: bytes; ADDRESSES: entries; BUFFER: bytes from the offset
+                       * on that a validated kernel may use, 0 for all; others do not ask */
 } mps_argument;
 
 typedef enum mps_grid_kind {
