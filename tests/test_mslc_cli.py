@@ -346,7 +346,6 @@ def test_a_build_without_a_cache_lies_next_to_the_reply(directory: Path) -> None
         (encoded(action="check", source="What"), 7, "program_source:1:1: error: "),
         (encoded(action="check", source=b"\n\xff"), 7, "program_source:2: error: the source is not UTF-8"),
         (encoded(action="check", source="", math_mode="exact"), 1, "safe, relaxed, fast"),
-        (encoded(action="check", source="", flags="1"), 1, "not supported"),
         (encoded(action="paint", source=""), 1, "check or build, not 'paint'"),
         (encoded(action="build", source="", kernel="k"), 1, "no kernel 'k'"),
         (encoded(source=""), 1, "no field 'action'"),
