@@ -141,6 +141,7 @@ LAYOUTS = {
     "struct T { int n; float x[2]; }; struct S { char c; T t[3]; half2 h; };": [("c", 0), ("t", 4), ("h", 40)],
     "struct S { float3x3 m; half4x2 n; float2x4 o; };": [("m", 0), ("n", 48), ("o", 64)],
     "constant constexpr int N = 3; struct S { int a[N][2], b; };": [("a", 0), ("b", 24)],
+    "namespace n { struct In { short a; char b; }; } struct S { n::In in[2]; float z; };": [("in", 0), ("z", 8)],
     "typedef struct { uint8_t a; unsigned int b; } S;": [("a", 0), ("b", 4)],
     "struct S { atomic_uint a; device float* p; vec<half, 3> v; };": [("a", 0), ("p", 8), ("v", 16)],
     "struct S { static constant constexpr int K = 2; int a = K; float f() const { return a; } bfloat b; };": [
@@ -177,6 +178,7 @@ def test_layouts_of_structs_are_those_of_the_compiler(declaration: str, device: 
         "struct alignas(32) S { int a; };",
         "struct S { int a : 3; int b : 5; };",
         "union S { int a; float b; };",
+        "struct alignas(8) B { int a; }; struct S { B b; };",
         "template <typename T> struct W { T a; }; using S = W<int>;",
         "namespace one { struct S { int a; }; } namespace two { struct S { float a; }; } using two::S;",
     ],

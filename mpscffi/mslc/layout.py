@@ -112,8 +112,7 @@ class _Reader:
             try:
                 struct = self._struct(name, start, stop)
             except _Unknown:
-                self.structs.pop(name, None)
-                continue
+                struct = Struct(name, [], 0, 1)  # without fields, as all that are not known
             if name in self.structs and self.structs[name] != struct:
                 struct.fields = []  # two namespaces have one of that name
             self.structs[name] = struct
@@ -257,8 +256,11 @@ class _Reader:
         return value
 
     def _type(self, name: str) -> _Type:
-        if name in self.structs:
-            struct = self.structs[name]
+        plain = name.split("::")[-1]
+        if plain in self.structs:
+            struct = self.structs[plain]
+            if not struct.fields:
+                raise _Unknown
             return _Type("", 1, 1, struct.size, struct.size, struct.align, struct)
         name = name.removeprefix("metal::")
         vector = re.fullmatch(r"(packed_)?vec\s*<\s*(\w+)\s*,\s*([234])\s*>", name)
