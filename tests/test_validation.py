@@ -15,7 +15,7 @@ import mpscffi
 from mpscffi.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
@@ -28,8 +28,11 @@ LANE = "uint l [[thread_position_in_threadgroup]]"
 
 
 @pytest.fixture(autouse=True)
-def _host() -> None:
+def _host() -> Iterator[None]:
+    before = mpscffi.current_device()
     mpscffi.set_device("host")
+    yield
+    mpscffi.set_device(before)
 
 
 def kernel(source: str, **options: Any) -> Any:
