@@ -88,7 +88,13 @@ def _value_size(data_type: int) -> int:
     return SCALARS[data_type & 0xFF].size * (4 if lanes == 3 else lanes)
 
 
-@ffi.def_extern(error=lib.MPS_STATUS_INTERNAL)  # type: ignore[untyped-decorator, unused-ignore]
+def _keep_interrupt(kind: Any, error: BaseException, trace: Any) -> None:
+    """Keep what came up outside of the callback's own handler, as Ctrl-C may, for :func:`raise_interrupt`."""
+    del kind, trace
+    _interrupt.error = error
+
+
+@ffi.def_extern(error=lib.MPS_STATUS_INTERNAL, onerror=_keep_interrupt)  # type: ignore[untyped-decorator, unused-ignore]
 def mpscffi_compile(user: Any, request: Any, result: Any) -> int:
     """Check or build Metal source. No exception leaves: each becomes a status with a text."""
     del user

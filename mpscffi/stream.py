@@ -71,8 +71,12 @@ def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float
         while (status := wait(pointer, WAIT_SLICE)) == _TIMEOUT:
             pass
         return status
-    if not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not hasattr(timeout, "__float__"):
         raise ArgumentTypeError(f"{function}: got a timeout of type {type(timeout).__name__}, expected seconds or None")
+    try:
+        timeout = float(timeout)
+    except OverflowError:
+        timeout = math.inf
     if math.isnan(timeout) or timeout < 0:
         raise InvalidArgumentError(f"{function}: got timeout={timeout}, expected seconds, 0 or more, or None")
     deadline = time.monotonic() + timeout
@@ -190,6 +194,12 @@ class Stream(ProcessBound):
 
     def command_info(self, serial: int) -> CommandInfo:
         """Return times and status of one of the last 64 command buffers."""
+        if not isinstance(serial, int):
+            raise ArgumentTypeError(f"command_info: got a serial of type {type(serial).__name__}, expected an int")
+        if not 0 < serial < 1 << 64:
+            raise InvalidArgumentError(
+                f"command_info: got serial {serial}, expected a positive one, as commit() returns"
+            )
         info = ffi.new("mps_command_info *", {"struct_size": ffi.sizeof("mps_command_info")})
         check(lib.mps_queue_get_command_info(self._pointer, serial, info))
         from mpscffi.command import CommandInfo
@@ -198,15 +208,21 @@ class Stream(ProcessBound):
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record an event, a new one by default, and return it."""
-        if event is None:
-            from mpscffi.event import Event
+        from mpscffi.event import Event
 
+        if event is None:
             event = Event()
+        elif not isinstance(event, Event):
+            raise ArgumentTypeError(f"record_event: got {type(event).__name__}, expected an Event or None")
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
         """Make later work of this stream wait for an event; the caller goes on."""
+        from mpscffi.event import Event
+
+        if not isinstance(event, Event):
+            raise ArgumentTypeError(f"wait_event: got {type(event).__name__}, expected an Event")
         event.wait(self)
 
     def wait_stream(self, other: Stream) -> None:
@@ -312,7 +328,10 @@ def default_stream(device: Device | None = None) -> Stream:
     device : Device, optional
         The device in use by default.
     """
-    device = device or current_device()
+    if device is None:
+        device = current_device()
+    elif not isinstance(device, Device):
+        raise ArgumentTypeError(f"default_stream: got {type(device).__name__}, expected a Device or None")
     return device._default_stream or _make_default(device)
 
 

@@ -417,3 +417,25 @@ def test_many_threads_at_once(kernels: Any, count: int) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_what_is_no_stream_event_or_device_is_refused_by_name() -> None:
+    stream = mpscffi.current_stream()
+    for call in (
+        lambda: mpscffi.default_stream(1),  # type: ignore[arg-type]
+        lambda: stream.wait_event(threading.Event()),  # type: ignore[arg-type]
+        lambda: stream.record_event(5),  # type: ignore[arg-type]
+        lambda: stream.command_info("1"),  # type: ignore[arg-type]
+        lambda: stream.synchronize(timeout=True),
+        lambda: stream.synchronize(timeout="1"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(errors.ArgumentTypeError, match="got"):
+            call()
+    for serial in (0, -1, 1 << 64):
+        with pytest.raises(errors.InvalidArgumentError, match=str(serial)):
+            stream.command_info(serial)
+
+
+def test_timeouts_are_any_number_of_seconds() -> None:
+    for timeout in (np.float32(0.5), np.float64(0.5), np.int64(1), 10**400, float("inf")):
+        mpscffi.synchronize(timeout=timeout)
