@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .tokens import Tokens
 
 # Functions at which threads of a threadgroup meet, and the types whose operators are such functions.
-_COLLECTIVE_CALL = re.compile(
+COLLECTIVE_CALL = re.compile(
     r"(?:threadgroup|simdgroup)_\w+|quad_\w+|simd_(?!(?:u?(?:char|short|int|long)|half|bfloat|float|bool)\d)\w+"
 )
-_COLLECTIVE_TYPE = re.compile(r"simdgroup_(?:matrix|(?:float|half|bfloat)8x8)")
+COLLECTIVE_TYPE = re.compile(r"simdgroup_(?:matrix|(?:float|half|bfloat)8x8)")
 _LOOPS = {"for", "while", "goto"}
 
 
@@ -89,9 +89,9 @@ class Calls:
             for index in range(function.opening, function.stop):
                 if self._tokens.kind[index] != IDENTIFIER:
                     continue
-                if _COLLECTIVE_TYPE.fullmatch(text[index]):
+                if COLLECTIVE_TYPE.fullmatch(text[index]):
                     return True
-                if text[index + 1] in ("(", "<") and _COLLECTIVE_CALL.fullmatch(text[index]):
+                if text[index + 1] in ("(", "<") and COLLECTIVE_CALL.fullmatch(text[index]):
                     return True
         return False
 

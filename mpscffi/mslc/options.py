@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .errors import RequestError
 
 TYPE_CHECKING = False
@@ -28,13 +30,15 @@ class Options:
         Major and minor version of Metal's language, which decides `__METAL_VERSION__`.
     validate : bool
         Check accesses at run time.
+    fibers : bool
+        Internal: run kernels with barriers as fibers, even those that could be loops between their barriers.
 
     Raises
     ------
     RequestError
     """
 
-    __slots__ = ("defines", "include_dirs", "language_version", "math_mode", "validate")
+    __slots__ = ("defines", "fibers", "include_dirs", "language_version", "math_mode", "validate")
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Options:
         include_dirs: Sequence[str] = (),
         language_version: tuple[int, int] | None = None,
         validate: bool = False,
+        fibers: bool = False,
     ) -> None:
         if math_mode not in MATH_MODES:
             raise RequestError(f"the math mode must be one of {', '.join(MATH_MODES)}, not {math_mode!r}")
@@ -59,7 +64,10 @@ class Options:
         self.include_dirs = tuple(include_dirs)
         self.language_version = language_version
         self.validate = validate
+        self.fibers = fibers or os.environ.get("MPSCFFI_FIBERS") == "1"
 
     def key(self) -> str:
         """Text that differs for options that differ."""
-        return repr((self.math_mode, self.defines, self.include_dirs, self.language_version, self.validate))
+        return repr(
+            (self.math_mode, self.defines, self.include_dirs, self.language_version, self.validate, self.fibers)
+        )

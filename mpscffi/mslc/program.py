@@ -16,6 +16,7 @@ from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
 from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
+from .split import NotSplitError, Splitter
 from .target import WARNINGS, compile_flags
 from .tokens import SourceError
 from .values import literal
@@ -50,7 +51,8 @@ _NOT_CPP = re.compile(r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|v
 class Unit:
     """A translation unit: the source, rendered with `output`, is its lines from `first` to `last`.
 
-    The line `tail` and those behind it are about `entries`, one each.
+    The line `tail` and those behind it are about `entries`, one each. `is_split`: what clang says of it is not to be
+    told, as its lines are not the source's.
     """
 
     text: str
@@ -59,6 +61,7 @@ class Unit:
     last: int
     tail: int
     entries: list[Entry]
+    is_split: bool = False
 
 
 class Program:
@@ -235,10 +238,9 @@ class Program:
         RequestError
             For an unknown kernel; for a constant that is unknown, missing or of another type.
         """
-        unit = self.unit(kernel, constants)
         with _Workspace() as directory:
             path = os.path.join(directory, "kernel.o")
-            self._compile_unit(unit, path)
+            self._compile_kernel(kernel, constants, path)
             self._link([path], output, directory)
 
     def build_all(self, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
@@ -246,22 +248,32 @@ class Program:
 
         Every kernel is a unit of its own, so that it takes no more threadgroup memory than it does alone.
         """
-        units = [self.unit(name, constants, f"_{number}") for number, name in enumerate(self._rewritten.entries)]
-        declarations = "".join(f"extern MSLC_HIDDEN const mslc_kernel mslc_kernel_{n};\n" for n in range(len(units)))
-        pointers = ", ".join(f"&mslc_kernel_{number}" for number in range(len(units)))
+        names = list(self._rewritten.entries)
+        declarations = "".join(f"extern MSLC_HIDDEN const mslc_kernel mslc_kernel_{n};\n" for n in range(len(names)))
+        pointers = ", ".join(f"&mslc_kernel_{number}" for number in range(len(names)))
         table = (
             f'extern "C" {{\n{declarations}}}\n'
             f"static const mslc_kernel *const mslc_kernels[] = {{{pointers}}};\nMSLC_LIBRARY(mslc_kernels)\n"
         )
         with _Workspace() as directory:
-            paths = [os.path.join(directory, f"kernel_{number}.o") for number in range(len(units))]
-            for unit, path in zip(units, paths, strict=True):
-                self._compile_unit(unit, path)
+            paths = [os.path.join(directory, f"kernel_{number}.o") for number in range(len(names))]
+            for number, (name, path) in enumerate(zip(names, paths, strict=True)):
+                self._compile_kernel(name, constants, path, f"_{number}")
             paths.append(os.path.join(directory, "library.o"))
             finished = self._compile(table, ["-c"], paths[-1])
             if finished.status:
                 raise CompileError(f"{SOURCE_NAME}: error: the table of kernels does not compile\n{finished.errors}")
             self._link(paths, output, directory)
+
+    def _compile_kernel(
+        self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str, number: str = ""
+    ) -> None:
+        unit = self.unit(kernel, constants, number)
+        if unit.is_split:
+            if self._compile(unit.text, ["-c"], output).status == 0:
+                return
+            unit = self.unit(kernel, constants, number, split=False)
+        self._compile_unit(unit, output)
 
     def _compile_unit(self, unit: Unit, output: str) -> None:
         if self._options.validate:
@@ -309,13 +321,19 @@ class Program:
             return
         arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
         finished = self._compile(unit.text, arguments, os.path.abspath(output))
+        if finished.status and unit.is_split:
+            unit = self.unit(kernel, constants, split=False)
+            finished = self._compile(unit.text, arguments, os.path.abspath(output))
         if finished.status:
             raise CompileError(self._log(finished.errors, unit))
 
-    def unit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], number: str = "") -> Unit:
+    def unit(
+        self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], number: str = "", *, split: bool = True
+    ) -> Unit:
         """Return the C++ of one kernel.
 
-        It is a library of its own, or with a number, which is a suffix of names, a part of one.
+        It is a library of its own, or with a number, which is a suffix of names, a part of one. It does without fibers
+        if `split`, and if that can be; clang has to confirm that it can.
         """
         entry = self._rewritten.entries.get(kernel)
         if entry is None:
@@ -323,11 +341,28 @@ class Program:
             raise RequestError(f"there is no kernel '{kernel}'; kernels are: {names}")
         values = self._constant_values(entry, constants)
         texts, pointer, arguments = self._launch(entry)
-        name, flags = _quoted(entry.name), self._flags(entry)
+        name, flags, output = _quoted(entry.name), self._flags(entry), self._split(entry) if split else None
+        is_split = output is not None
+        if output is None:
+            output = self._rewritten.output(entry.kernel)
+        else:
+            flags, arguments = flags & ~_FLAG_FIBERS, Splitter.expression(arguments)
         tail = f"{texts}\n" if texts else ""
         macro = f"MSLC_KERNEL({number}, " if number else "MSLC_KERNEL_LIBRARY("
         tail += f"{macro}{name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
-        return self._unit(values, self._rewritten.output(entry.kernel), tail, [entry, entry], number or "_only")
+        unit = self._unit(values, output, tail, [entry, entry], number or "_only")
+        unit.is_split = is_split
+        return unit
+
+    def _split(self, entry: Entry) -> list[str] | None:
+        """Return the tokens of a kernel that waits for other threads as loops between its barriers, if that can be."""
+        flags = self._flags(entry) & (_FLAG_FIBERS | _FLAG_VALIDATED)
+        if flags != _FLAG_FIBERS or self._options.fibers:
+            return None
+        try:
+            return Splitter(self._rewritten, entry.kernel).output()
+        except (NotSplitError, SourceError, IndexError):  # the latter two: no structure that tokens would tell
+            return None
 
     def _flags(self, entry: Entry) -> int:
         if self._options.validate:

@@ -241,6 +241,8 @@ void host_fault_describe(const host_worker *worker, host_fault *fault) {
   const host_trap *trap = &worker->trap;
   if (trap->stop == HOST_STOP_NO_STACKS) {
     snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for the stacks of its threads");
+  } else if (trap->stop == HOST_STOP_NO_SCRATCH) {
+    snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for the variables of its threads");
   } else if (trap->signal == SIGFPE) {
     snprintf(fault->text, sizeof fault->text, "divided an integer by zero, or the smallest one by -1");
   } else if (trap->signal == SIGILL || trap->signal == SIGTRAP) {

@@ -180,4 +180,5 @@ const mslc_runtime host_runtime = {
     .check = host_validate_check,
     .copy = host_validate_copy,
     .fill = host_validate_fill,
+    .scratch = host_worker_scratch,
 };

@@ -87,11 +87,33 @@ static host_worker *map_worker(void) {
   return worker;
 }
 
+/* Only for kernels that use it: it is much bigger than all the rest. */
+void *host_worker_scratch(void) {
+  host_worker *worker = host_self;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  if (worker->scratch == NULL) {
+    char *scratch = mmap(NULL, MSLC_SCRATCH_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (scratch != MAP_FAILED && !make_usable(scratch + page, MSLC_SCRATCH_BYTES, page)) {
+      munmap(scratch, MSLC_SCRATCH_BYTES + 2 * page);
+      scratch = MAP_FAILED;
+    }
+    if (scratch == MAP_FAILED) {
+      worker->trap = (host_trap){.stop = HOST_STOP_NO_SCRATCH};
+      host_fiber_resume(worker->recover);
+    }
+    worker->scratch = scratch;
+  }
+  return worker->scratch + page;
+}
+
 static void worker_close(void *pointer) {
   host_worker *worker = pointer;
   host_self = NULL;
   remove_signal_stack(worker);
   host_fibers_close(worker);
+  if (worker->scratch != NULL) {
+    munmap(worker->scratch, MSLC_SCRATCH_BYTES + 2 * (size_t)sysconf(_SC_PAGESIZE));
+  }
   munmap(worker->mapping, mapping_layout().total);
 }
 

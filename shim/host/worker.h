@@ -24,9 +24,10 @@ typedef struct host_simdgroup {
 
 /* What stopped a kernel. */
 typedef enum host_stop {
-  HOST_STOP_SIGNAL,    /* a fault of the processor; the other fields of host_trap tell which */
-  HOST_STOP_NO_STACKS, /* there was no memory for fiber stacks */
-  HOST_STOP_VALIDATOR, /* which tells why itself */
+  HOST_STOP_SIGNAL,     /* a fault of the processor; the other fields of host_trap tell which */
+  HOST_STOP_NO_STACKS,  /* there was no memory for fiber stacks */
+  HOST_STOP_NO_SCRATCH, /* nor for what a kernel without fibers keeps of each thread */
+  HOST_STOP_VALIDATOR,  /* which tells why itself */
 } host_stop;
 
 typedef enum host_trap_access {
@@ -73,6 +74,7 @@ typedef struct host_worker {
   void *own_fake_stack;
 
   char *mapping; /* holds this struct, the arena and the signal stack */
+  char *scratch; /* with a page at either end that cannot be touched; NULL before it is first needed */
   char *signal_stack;
   bool signal_stack_installed;
 } host_worker;
@@ -88,6 +90,9 @@ extern _Thread_local host_worker *host_self HOST_TLS;
 
 /* Make this thread's worker, if it has none; NULL when there is no memory. worker.c. */
 host_worker *host_worker_open(void);
+
+/* mslc_runtime.scratch. worker.c. */
+void *host_worker_scratch(void);
 
 /* ---- fault.c ---- */
 

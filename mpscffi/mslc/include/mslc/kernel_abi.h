@@ -17,6 +17,7 @@
 #define MSLC_SIMD_WIDTH 32
 #define MSLC_MAX_GROUP_THREADS 1024
 #define MSLC_THREADGROUP_BYTES 32768
+#define MSLC_SCRATCH_BYTES 4194304
 
 #ifdef __cplusplus
 extern "C" {
@@ -117,6 +118,9 @@ typedef struct mslc_runtime {
   /* memmove and memset with such pointers. */
   void (*copy)(void *target, const void *source, unsigned long length, const mslc_site *site);
   void (*fill)(void *target, unsigned char value, unsigned long length, const mslc_site *site);
+  /* Start of this worker's memory for what kernels without fibers keep of each thread: MSLC_SCRATCH_BYTES, aligned to
+   * 256. */
+  void *(*scratch)(void);
 } mslc_runtime;
 
 typedef struct mslc_library {

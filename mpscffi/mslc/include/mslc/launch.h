@@ -211,6 +211,7 @@ template <class T> constexpr bool is_pointer_or_reference = __is_pointer(T) || _
 template <class Function> struct signature;
 template <class... Parameters> struct signature<void (*)(Parameters...)> {
   static constexpr unsigned count = sizeof...(Parameters);
+  static constexpr bool is_split = false; // see split.h
 
   template <class Numbers, class... Roles> struct numbered_constants;
   template <unsigned... numbers, class... Roles>
@@ -244,6 +245,7 @@ template <class... Parameters> struct signature<void (*)(Parameters...)> {
 };
 
 // How the threads of a kernel are run. `fibers`: one after another, each on a stack of its own, so that it can wait.
+// A kernel that was split runs a whole threadgroup when it is called.
 template <bool fibers, auto function, class... Roles> struct launcher {
   using kernel = signature<decltype(function)>;
   using constants = typename kernel::template constants<Roles...>;
@@ -264,7 +266,10 @@ template <bool fibers, auto function, class... Roles> struct launcher {
     while (number < last) {
       threadgroup_state group = launch.threadgroup(number);
       begin_threadgroup();
-      if constexpr (fibers) {
+      if constexpr (kernel::is_split) {
+        kernel::template run_threadgroup<function, Roles...>(launch, group);
+        number++;
+      } else if constexpr (fibers) {
         run_fibers(launch, group);
         number++;
       } else {

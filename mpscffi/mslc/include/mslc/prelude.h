@@ -8,6 +8,7 @@
 //   runtime.h             what a kernel asks of the host device, by jumps through a table
 //   reflection.h          parameters of a kernel, as the types say
 //   launch.h              the loop over threads or fibers around a kernel, and the library that holds it
+//   split.h               what kernels are written with that are loops between barriers
 //   number_helpers.h      conversions that the compiler calls by name
 //
 // The source that follows is C++17 with clang's extensions: mslc has erased the address spaces, removed the attributes
@@ -18,3 +19,4 @@
 #include <metal_stdlib>
 #include <simd/simd.h>
 #include <mslc/launch.h>
+#include <mslc/split.h>

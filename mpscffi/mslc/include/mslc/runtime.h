@@ -22,6 +22,7 @@ MSLC_HIDDEN void mslc_yield() __attribute__((convergent, nothrow));
 
 // The same value each time one thread of a kernel asks, so calls may be merged and leave loops.
 MSLC_HIDDEN void *mslc_arena() __attribute__((const, nothrow, returns_nonnull));
+MSLC_HIDDEN void *mslc_scratch() __attribute__((const, nothrow, returns_nonnull));
 MSLC_HIDDEN unsigned mslc_lane() __attribute__((const, nothrow));
 }
 
@@ -34,6 +35,7 @@ static_assert(__builtin_offsetof(mslc_runtime, threadgroup_barrier) == 3 * sizeo
 static_assert(__builtin_offsetof(mslc_runtime, collective) == 4 * sizeof(word), "as above");
 static_assert(__builtin_offsetof(mslc_runtime, lane) == 5 * sizeof(word), "as above");
 static_assert(__builtin_offsetof(mslc_runtime, yield) == 6 * sizeof(word), "as above");
+static_assert(__builtin_offsetof(mslc_runtime, scratch) == 10 * sizeof(word), "as above");
 
 // A loop that waits for another thread calls this in each round.
 MSLC_FUNC void yield() {
@@ -69,8 +71,8 @@ template <class Operand> MSLC_CONVERGENT_FUNC void collective(Operand &operand, 
 #define MSLC_THUNKS                                                                                                    \
   __asm__(".pushsection .text\n"                                                                                       \
           ".p2align 4\n" MSLC_THUNK("mslc_arena", "16") MSLC_THUNK("mslc_threadgroup_barrier", "24")                   \
-              MSLC_THUNK("mslc_collective", "32") MSLC_THUNK("mslc_lane", "40")                                        \
-                  MSLC_THUNK("mslc_yield", "48") ".popsection\n");                                                     \
+              MSLC_THUNK("mslc_collective", "32") MSLC_THUNK("mslc_lane", "40") MSLC_THUNK("mslc_yield", "48")         \
+                  MSLC_THUNK("mslc_scratch", "80") ".popsection\n");                                                   \
   extern "C" {                                                                                                         \
   MSLC_HIDDEN __attribute__((weak)) const mslc_runtime *mslc_runtime_table = nullptr;                                  \
   }
