@@ -38,7 +38,17 @@ _INSTANTIATION = re.compile(r"\s*([A-Za-z_]\w*(?:::\w+)*)\s*<([^;{}\"'\\\n]*)>\s
 class _Frame:
     """A filled-in dispatch, kept for the next call. One call uses it at a time."""
 
-    __slots__ = ("arguments", "count", "counts_groups", "dispatch", "group", "lengths", "slots", "threads")
+    __slots__ = (
+        "arguments",
+        "count",
+        "counts_groups",
+        "dispatch",
+        "first_is_plain",
+        "group",
+        "lengths",
+        "slots",
+        "threads",
+    )
 
     def __init__(self, pipeline: Any, kernel: str, buffers: Sequence[Argument], codes: Sequence[int]) -> None:
         threadgroups = lib.MPS_ARGUMENT_THREADGROUP
@@ -56,6 +66,8 @@ class _Frame:
                 "argument_count": self.count,
             },
         )
+        #: Whether the first argument's elements are single numbers for the kernel too.
+        self.first_is_plain = bool(self.slots) and self.slots[0].lanes == 1 and self.slots[0].scalar is not None
         # What the struct holds now, so that equal values are not written again.
         self.threads: int | tuple[int, ...] = 0
         self.counts_groups = False
@@ -265,7 +277,8 @@ class Kernel(ProcessBound):
             and arrays without axes are converted to the type that the kernel declares. A list of arrays becomes a
             table of their addresses.
         threads : int or sequence of one to three int, optional
-            Threads along x, y and z; by default one for each element of the first array argument.
+            Threads along x, y and z; by default one for each element of the first array argument, as the kernel sees
+            it: for a ``device float4*`` parameter, one for each four floats.
         group_size : int or sequence of int, optional
             Threads of a threadgroup, in as many dimensions as `threads`; by default the library chooses.
         threadgroups : int or sequence of int, optional
@@ -314,7 +327,10 @@ class Kernel(ProcessBound):
                 threads = threadgroups
         if threads is None:
             # Mostly the first argument decides; a call of the function is 5 % of this one.
-            threads = args[0].size if args and type(args[0]) is Array else _default_threads(args, self.name)
+            if frame.first_is_plain and type(args[0]) is Array:
+                threads = args[0].size
+            else:
+                threads = _default_threads(args, frame.slots, self.name)
         elif type(threads) is not int:
             threads = _dimensions(threads, "threads" if threadgroups is None else "threadgroups", 0)
         if threads != frame.threads:
@@ -421,10 +437,12 @@ class Kernel(ProcessBound):
         return ", ".join(f"{a.index} {a.name}".strip() for a in self._buffers) or "none"
 
 
-def _default_threads(args: tuple[Any, ...], kernel: str) -> int:
-    for argument in args:
+def _default_threads(args: tuple[Any, ...], slots: Sequence[Slot], kernel: str) -> int:
+    for argument, slot in zip(args, slots, strict=True):
         if type(argument) is Array:
-            return int(argument.size)
+            # For a kernel that sees vectors or structs where the array has numbers: one thread for each of those.
+            whole = argument.nbytes // (slot.argument.data_size or 1)
+            return int(argument.size if slot.argument.is_reference else min(argument.size, whole))
         if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
             return 1
     raise InvalidArgumentError(f"kernel {kernel!r}: no argument is an array, so `threads` must be given")

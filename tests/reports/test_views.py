@@ -178,3 +178,21 @@ def test_bfloat16_reaches_numpy_as_bfloat16() -> None:
     assert array.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(array.numpy(), host)
     np.testing.assert_array_equal(array.view(np.uint16).numpy(), host.view(np.uint16))
+
+
+def test_default_grid_of_a_vector_parameter_stays_inside_the_array(compiled: Compile) -> None:
+    library = compiled("""
+        struct Pair { float a, b; };
+        kernel void fours(device float4 *x, uint i [[thread_position_in_grid]]) { x[i] = float4(7); }
+        kernel void threes(device packed_float3 *x, uint i [[thread_position_in_grid]]) { x[i] = float3(5); }
+        kernel void pairs(device Pair *x, uint i [[thread_position_in_grid]]) { x[i].a = 1; x[i].b = 2; }
+    """)
+    left, x, right = mps.zeros(16, 4), mps.zeros(16, 4), mps.zeros(16, 4)
+    library.fours(x)
+    assert (x.numpy() == 7).all()
+    library.threes(x)
+    assert (x.numpy().ravel()[:63] == 5).all() and x[15, 3].item() == 7
+    pairs = mps.zeros(9, dtype=[("a", "f4"), ("b", "f4")])
+    library.pairs(pairs)
+    assert (pairs.numpy()["a"] == 1).all() and (pairs.numpy()["b"] == 2).all()
+    assert not left.numpy().any() and not right.numpy().any()
