@@ -25,6 +25,15 @@ _ELEMENTS = {"_Float16": "half", "__bf16": "bfloat", "unsigned int": "uint", "un
 _ASSERTION = re.compile(r"static assertion failed due to requirement '[^']*\bmslc::[^']*': ")
 _IN_METALS_TERMS = (
     (re.compile(r"variable length arrays? .*"), "variable length arrays are not supported in Metal"),
+    (
+        re.compile(r"'this' argument to member function '(?:mslc_put_\w+|operator=)' is an rvalue.*"),
+        "this is a copy, and writing to it is lost: write to the vector itself",
+    ),
+    (
+        re.compile(r"declaration requires a global (?:con|de)structor.*"),
+        "a variable at program scope needs a constant expression as its initializer, and no destructor: "
+        "no code runs before the kernels",
+    ),
     (re.compile(r"'metal_raytracing' file not found"), "ray tracing is not supported on the host device"),
     (
         re.compile(r"'(?:metal_tensor|MetalPerformancePrimitives/[^']*)' file not found"),

@@ -43,6 +43,8 @@ _INTERNAL = (
     "#pragma clang attribute push(__attribute__((nomerge)), apply_to = function)\n"
 )
 _END_INTERNAL = "#pragma clang attribute pop\n" * 2
+# Sections of what the system's loader calls.
+_SECTIONS_OF_LOADING = (b".init_array", b".fini_array", b".preinit_array", b".ctors", b".dtors")
 _WORD = re.compile(r"\w+|.")
 _NOT_CPP = re.compile(r"\[\[[^\[\]]*\]\]|\b(?:device|threadgroup|thread|kernel|vertex|fragment)\b")
 
@@ -279,10 +281,25 @@ class Program:
         if self._options.validate:
             with _Workspace() as directory:
                 self._compile_validated(unit, output, directory)
+        else:
+            finished = self._compile(unit.text, ["-c"], output)
+            if finished.status:
+                raise CompileError(self._log(finished.errors, unit))
+        self._refuse_constructors(unit, output)
+
+    def _refuse_constructors(self, unit: Unit, path: str) -> None:
+        """Refuse an object file with code that runs at loading, where no fault and no endless loop would be caught.
+
+        The optimizer has the last word: it makes constants of more initializers than C++ calls constant expressions.
+        """
+        with open(path, "rb") as file:
+            data = file.read()
+        if not any(section in data for section in _SECTIONS_OF_LOADING):
             return
-        finished = self._compile(unit.text, ["-c"], output)
+        finished = self._compile(unit.text, ["-fsyntax-only", "-Werror=global-constructors"], None)
         if finished.status:
             raise CompileError(self._log(finished.errors, unit))
+        raise CompileError(f"{SOURCE_NAME}: error: code of this source would run when its kernels are loaded\n")
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")

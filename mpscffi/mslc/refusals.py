@@ -38,6 +38,8 @@ _WORDS = {
     "catch",
 }
 _ASSEMBLY = {"asm", "__asm", "__asm__"}
+# What a loader would call, or put where it finds what to call, before any kernel runs.
+_LOADED_ATTRIBUTES = {"constructor", "destructor", "ifunc", "init_priority", "section"}
 _UNSUPPORTED_NAMESPACES = {"raytracing": "ray tracing is", "mpp": "tensor operations are"}
 _CLASS_KEYS = {"struct", "class", "union", "enum"}
 _NO_VARIABLE = {"using", "typedef", "static_assert", "_Static_assert", "friend", "enum", "namespace"}
@@ -52,6 +54,10 @@ def refused_words(tokens: Tokens, has_library: bool) -> Refusals:
     for index, word in enumerate(text):
         if word in _WORDS and not (word == "delete" and text[index - 1 : index] == ["="]):
             yield f"'{word}' is not supported in Metal", index
+        elif word in ("__attribute__", "__attribute") and text[index + 1 : index + 2] == ["("]:
+            for inner in range(index + 1, tokens.partner[index + 1]):
+                if text[inner].strip("_") in _LOADED_ATTRIBUTES and text[inner - 1] in ("(", ","):
+                    yield f"attribute '{text[inner]}' is not supported in Metal", inner
         elif (
             word == "metal"
             and not has_library

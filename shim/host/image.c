@@ -78,6 +78,39 @@ static bool is_whole(const char *data, size_t size, const Elf64_Ehdr *header) {
   return true;
 }
 
+/* What makes the system's loader run code of the library, or of any function that it names. */
+static bool runs_code(const Elf64_Dyn *entry) {
+  switch (entry->d_tag) {
+  case DT_INIT:
+  case DT_FINI:
+    return entry->d_un.d_ptr != 0;
+  case DT_INIT_ARRAYSZ:
+  case DT_FINI_ARRAYSZ:
+  case DT_PREINIT_ARRAYSZ:
+    return entry->d_un.d_val != 0;
+  default:
+    return false;
+  }
+}
+
+/* Kernels run where a fault of theirs is an error, and where they can be given up. What runs while the library is
+ * loaded or unloaded would have neither. */
+static mps_status check_no_code_is_run(const char *data, const Elf64_Ehdr *header, const char *name) {
+  for (unsigned number = 0; number < header->e_phnum; number++) {
+    Elf64_Phdr segment;
+    memcpy(&segment, data + header->e_phoff + number * sizeof segment, sizeof segment);
+    for (uint64_t at = 0; segment.p_type == PT_DYNAMIC && at + sizeof(Elf64_Dyn) <= segment.p_filesz;
+         at += sizeof(Elf64_Dyn)) {
+      Elf64_Dyn entry;
+      memcpy(&entry, data + segment.p_offset + at, sizeof entry);
+      if (runs_code(&entry)) {
+        return refuse(name, "has code that runs when it is loaded or unloaded, outside of any kernel");
+      }
+    }
+  }
+  return MPS_STATUS_OK;
+}
+
 static mps_status check_format(const char *data, size_t size, const char *name) {
   Elf64_Ehdr header;
   if (size < sizeof header) {
@@ -94,6 +127,9 @@ static mps_status check_format(const char *data, size_t size, const char *name) 
   }
   if (!is_whole(data, size, &header)) {
     return refuse(name, "is cut off");
+  }
+  if (mentions_our_symbol(data, size)) { /* of others, that they are no kernel libraries says more */
+    return check_no_code_is_run(data, &header, name);
   }
   return MPS_STATUS_OK;
 }

@@ -2,6 +2,9 @@
 #include "expect.h"
 
 #include <dlfcn.h>
+#if defined(__ELF__)
+#include <elf.h>
+#endif
 #include <stdbool.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -152,6 +155,34 @@ static void damage_is_refused(void) {
   refuse_data(copy, size, MPS_STATUS_INVALID_ARGUMENT, "another mslc_kernel_library");
   free(copy);
 }
+
+/* Where the entries for the system's loader begin in the library. */
+static size_t dynamic_section(void) {
+  Elf64_Ehdr header;
+  memcpy(&header, bytes, sizeof header);
+  for (unsigned number = 0; number < header.e_phnum; number++) {
+    Elf64_Phdr segment;
+    memcpy(&segment, bytes + header.e_phoff + number * sizeof segment, sizeof segment);
+    if (segment.p_type == PT_DYNAMIC) {
+      return segment.p_offset;
+    }
+  }
+  EXPECT(!"a shared object has a dynamic section");
+  return 0;
+}
+
+static void code_that_runs_at_loading_is_refused(void) {
+  const int64_t tags[] = {DT_INIT, DT_FINI, DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ, DT_PREINIT_ARRAYSZ};
+  for (size_t number = 0; number < sizeof tags / sizeof tags[0]; number++) {
+    char *copy = malloc(size);
+    EXPECT(copy != NULL);
+    memcpy(copy, bytes, size);
+    Elf64_Dyn entry = {.d_tag = tags[number], .d_un.d_val = 8};
+    memcpy(copy + dynamic_section(), &entry, sizeof entry);
+    refuse_data(copy, size, MPS_STATUS_INVALID_ARGUMENT, "has code that runs when it is loaded or unloaded");
+    free(copy);
+  }
+}
 #endif
 
 static void files_may_change(void) {
@@ -271,6 +302,7 @@ int main(int count, char **arguments) {
   other_things_are_refused();
 #if defined(__ELF__)
   damage_is_refused();
+  code_that_runs_at_loading_is_refused();
 #endif
   files_may_change();
   pipelines_know_their_kernel();
