@@ -337,6 +337,9 @@ using argument_table = typename signature<decltype(function)>::template argument
 template <unsigned flags, auto function, class... Roles>
 constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, function, Roles...>::run;
 
+// Slots count in 32 bits. Whatever they can tell is summed up, and refused if it is too much, by the loader.
+template <class T> constexpr bool fits_slot = sizeof(T) <= 0xffffffff;
+
 } // namespace mslc
 
 // The start of the unit: its kernel's variables in threadgroup memory. The linker gathers their slots between two
@@ -358,6 +361,7 @@ constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, funct
   mslc_threadgroup_slot threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_ = {sizeof(T), alignof(T), 0,        \
                                                                                       is_zeroed};                      \
   template <int n, class T, bool is_zeroed = false> MSLC_FUNC T &threadgroup_variable() {                              \
+    static_assert(::mslc::fits_slot<T>, "this is more threadgroup memory than a kernel has: 32768 bytes");             \
     mslc_threadgroup_slot *slot = &threadgroup_place<n, T, is_zeroed>::mslc_threadgroup_slot_;                         \
     /* lest LLVM see that nothing here writes to the slot, and put it into read-only memory */                         \
     __asm__("" : "+r"(slot));                                                                                          \
