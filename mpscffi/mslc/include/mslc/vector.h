@@ -75,7 +75,8 @@ template <class T, class S, int N> MSLC_FUNC constexpr native<T, N> convert_lane
   }
 }
 
-// What vec and packed_vec give their swizzles: mslc_lanes() and mslc_assign().
+// What vec and packed_vec give their swizzles: mslc_lanes() and mslc_assign(). A swizzle of a swizzle is one of a copy:
+// whatever writes asks for an lvalue, so that no write to a copy compiles and is lost.
 #define MSLC_SWIZZLE_READ(count, xyzw, rgba)                                                                           \
   MSLC_FUNC constexpr ::metal::vec<T, count> mslc_get_##xyzw() const {                                                 \
     return ::metal::vec<T, count>::of(this->mslc_lanes().xyzw);                                                        \
@@ -85,7 +86,7 @@ template <class T, class S, int N> MSLC_FUNC constexpr native<T, N> convert_lane
   MSLC_FUNC constexpr ::metal::vec<T, count> mslc_get_##xyzw() const {                                                 \
     return ::metal::vec<T, count>::of(this->mslc_lanes().xyzw);                                                        \
   }                                                                                                                    \
-  MSLC_FUNC void mslc_put_##xyzw(::metal::vec<T, count> value) {                                                       \
+  MSLC_FUNC void mslc_put_##xyzw(::metal::vec<T, count> value) & {                                                     \
     auto lanes = this->mslc_lanes();                                                                                   \
     lanes.xyzw = value.mslc_lanes();                                                                                   \
     this->mslc_assign(lanes);                                                                                          \
@@ -194,6 +195,8 @@ struct vec : mslc::vector_storage<T, N>, mslc::vector_bits<vec<T, N>, T, N, is_i
   using lanes_type = mslc::native<T, N>;
 
   vec() = default;
+  vec(const vec &) = default;
+  vec &operator=(const vec &) & = default;
   template <class S, class = enable_if_t<mslc::is_component<S, T>>>
   MSLC_FUNC constexpr vec(S value) : storage(fill(mslc::convert<T>(value))) {
   }
@@ -227,10 +230,10 @@ struct vec : mslc::vector_storage<T, N>, mslc::vector_bits<vec<T, N>, T, N, is_i
     }
     return static_cast<T>(this->mslc_lanes()[i]);
   }
-  MSLC_FUNC constexpr T operator[](size_t i) const {
+  MSLC_FUNC constexpr T operator[](size_t i) const & {
     return at(static_cast<int>(i));
   }
-  MSLC_FUNC T &operator[](size_t i) {
+  MSLC_FUNC T &operator[](size_t i) & {
     return reinterpret_cast<T *>(&this->mslc_vector)[i];
   }
 
@@ -329,10 +332,10 @@ template <class T> struct vec<T, 1> {
   MSLC_FUNC constexpr T at(int) const {
     return x;
   }
-  MSLC_FUNC constexpr T operator[](size_t) const {
+  MSLC_FUNC constexpr T operator[](size_t) const & {
     return x;
   }
-  MSLC_FUNC T &operator[](size_t) {
+  MSLC_FUNC T &operator[](size_t) & {
     return x;
   }
 };
