@@ -65,7 +65,13 @@ _OTHER_TYPES = {
     base + lanes
     for base in ("bool", "char", "uchar", "int", "long", "ulong", "float", "half", "bfloat")
     for lanes in ("", "2", "3", "4")
-} | {"uint4", "ushort4", "void"}
+} | {"uint4", "ushort4", "void", "signed"}
+# The types of inputs that have a name of several words, which may stand in any order.
+_LONG_NAMES = {
+    frozenset({"unsigned", "int"}): ["uint"],
+    frozenset({"unsigned", "short"}): ["ushort"],
+    frozenset({"unsigned", "short", "int"}): ["ushort"],
+}
 _UNSUPPORTED_TYPES = (
     (re.compile(r"texture\w+"), "textures are"),
     (re.compile(r"depth(?:2d|cube)\w*"), "textures are"),
@@ -257,6 +263,8 @@ class ParameterReader:
 
     def _check_input(self, plain: list[int], attribute: Attribute, name_token: int | None) -> None:
         types = [self.tokens.text[index] for index in plain if index != name_token]
+        if "unsigned" in types:
+            types = _LONG_NAMES.get(frozenset(types) - _QUALIFIERS, types)
         wrong = next((text for text in types if text in _OTHER_TYPES or text in ("*", "&")), None)
         if wrong is None and attribute.name in _SCALAR_INPUTS:
             wrong = next((text for text in types if text in ("uint2", "uint3", "ushort2", "ushort3")), None)

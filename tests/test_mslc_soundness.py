@@ -1,0 +1,141 @@
+"""What would run outside of kernels, or be lost silently, is an error; what only looks like it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpscffi
+from mpscffi.errors import CompileError, LimitExceededError
+
+pytestmark = pytest.mark.usefixtures("device")
+
+Compile = Callable[[str], mpscffi.ShaderLibrary]
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+
+def values(compiled: Compile, body: str, count: int, declarations: str = "") -> list[int]:
+    """What one thread writes to `o`."""
+    library: Any = compiled(f"{HEAD}{declarations}\nkernel void k(device int *o) {{ {body} }}")
+    out = mpscffi.zeros(count, dtype=np.int32)
+    library.k(out, threads=1)
+    return out.numpy().tolist()  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- code at loading
+
+
+@pytest.mark.parametrize(
+    "declarations",
+    [
+        "struct S { int v; S() { v = *(volatile int *)8; } }; constant S s;",
+        "int f() { while (true); return 1; } constant int s = f();",
+        "struct S { int v; ~S() { while (true); } }; constant S s = {3};",
+        "int f() { while (true); return 1; } template <class T> constant int v = f(); int g() { return v<int>; }",
+    ],
+)
+def test_no_code_runs_when_a_library_is_loaded(declarations: str, compiled: Compile) -> None:
+    use = "g()" if "g()" in declarations else "s" if "constant int s" in declarations else "s.v"
+    with pytest.raises(CompileError, match=r"program_source:3:\d+: error: .* needs a constant expression"):
+        values(compiled, f"o[0] = {use};", 1, declarations)
+
+
+@pytest.mark.parametrize("attribute", ["constructor", "destructor(101)", "__constructor__", 'section(".init_array")'])
+def test_attributes_of_loading_are_refused(attribute: str, compiled: Compile) -> None:
+    name = attribute.partition("(")[0]
+    with pytest.raises(CompileError, match=f"program_source:3:.*error: attribute '{name}' is not supported in Metal"):
+        values(compiled, "o[0] = 1;", 1, f"__attribute__((used, {attribute})) void f() {{ while (true); }}")
+
+
+def test_initializers_that_become_constants_are_taken(compiled: Compile) -> None:
+    declarations = (
+        "constant float4 a = float4(1, 2, 3, 4); constant float3 b = a.xyz * 2; constant float c = a.y;"
+        "constant float2x2 m = float2x2(float2(1, 2), float2(3, 4)); constant array<int, 3> t = {1, 2, 3};"
+        "constant packed_float3 p[2] = {packed_float3(1, 2, 3), {4, 5, 6}}; constant float r = sqrt(4.0f);"
+        "constant int n [[function_constant(0)]]; constant int d = is_function_constant_defined(n) ? n : 5;"
+    )
+    body = "o[0] = b.z + c; o[1] = m[1][0] + t[2]; o[2] = p[1].z; o[3] = r; o[4] = d;"
+    assert values(compiled, body, 5, declarations) == [8, 6, 6, 2, 5]
+
+
+# ---------------------------------------------------------------- threadgroup memory
+
+
+@pytest.mark.parametrize(
+    "variables", ["threadgroup int a[1073741824];", "threadgroup float a[1 << 28], b[1 << 28], c[1 << 28], d[1 << 28];"]
+)
+def test_threadgroup_memory_beyond_what_can_be_counted(variables: str, compiled: Compile) -> None:
+    with pytest.raises(CompileError, match="program_source:5:.*error: .*threadgroup memory.* 32768 bytes"):
+        values(compiled, f"\n{variables} a[0] = 3; o[0] = a[0];", 1)
+
+
+def test_threadgroup_memory_beyond_the_limit(compiled: Compile) -> None:
+    assert values(compiled, "threadgroup int a[8192]; a[8191] = 3; o[0] = a[8191];", 1) == [3]
+    for variables in ("threadgroup int a[8193];", "threadgroup int a[1 << 29], b[1 << 28], c[1 << 27];"):
+        with pytest.raises(LimitExceededError, match="32768"):
+            values(compiled, f"{variables} a[0] = 3; o[0] = a[0];", 1)
+    halves = "threadgroup int a[1 << 29]; threadgroup int b[1 << 29]; a[0] = b[0] = 3; o[0] = a[0];"  # 2**32 bytes
+    with pytest.raises(LimitExceededError, match="4294967296 bytes"):
+        values(compiled, halves, 1)
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def test_inputs_may_spell_their_types_in_several_words(compiled: Compile) -> None:
+    library: Any = compiled(
+        f"{HEAD}kernel void k(device int *o, unsigned int i [[thread_position_in_grid]],"
+        "const unsigned int n [[threads_per_grid]], unsigned short const l [[thread_index_in_threadgroup]],"
+        "short unsigned int s [[thread_index_in_simdgroup]]) { o[i] = n * 1000 + l * 10 + s; }"
+    )
+    out = mpscffi.zeros(40, dtype=np.int32)
+    library.k(out, threads=40, group_size=40)
+    assert out.numpy()[[0, 3, 39]].tolist() == [40000, 40033, 40397]
+
+
+@pytest.mark.parametrize("kind", ["unsigned long", "unsigned char", "signed int", "const int"])
+def test_inputs_of_other_types_are_refused(kind: str) -> None:
+    with pytest.raises(CompileError, match=f"type '{kind}' is not valid for attribute 'thread_position_in_grid'"):
+        mpscffi.compile_shader(f"kernel void k(device int *o, {kind} i [[thread_position_in_grid]]) {{ o[i] = 1; }}")
+
+
+# ---------------------------------------------------------------- writes to copies
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "v.xyz.xy = 0;",
+        "v.wx.yx = float2(8, 9);",
+        "v.xyz.xy += 1;",
+        "v.xyz.xy++;",
+        "v.xyz.x = 1;",
+        "v.xyz[1] = 9;",
+        "v.xy[0] += 1;",
+        "(v + v) = v;",
+        "(v + v).xy = 1;",
+        "(v + v)[0] = 1;",
+        "p.xyz.xy = 1;",
+        "p.xy[0] = 1;",
+        "(m * m)[0] = 1;",
+        "(m * m)[0].x = 1;",
+        "(m * m)[0][0] = 1;",
+    ],
+)
+def test_a_write_to_a_copy_is_an_error(statement: str, compiled: Compile) -> None:
+    with pytest.raises(CompileError, match="program_source:5:.*error: "):
+        values(compiled, f"float4 v(1, 2, 3, 4); packed_float3 p(7, 8, 9); float2x2 m(1);\n{statement} o[0] = v.x;", 1)
+
+
+def test_writes_to_vectors_and_reads_of_copies(compiled: Compile) -> None:
+    setup = "float4 v(1, 2, 3, 4); packed_float3 p(7, 8, 9); float2x2 m(2); "
+    write = "o[0] = v.x; o[1] = v.y; o[2] = v.z; o[3] = v.w;"
+    body = setup + "v.xy = v.xyz.yx; v.w = v.xyz[2]; v.z = (v + v)[1]; v.y = (m * m)[0][0];" + write
+    assert values(compiled, body, 4) == [2, 4, 2, 3]
+    body = setup + "p.zx = v.xy; v.x = (p + p)[2]; v.zw += 1; v[1] *= 5; ++v.w; v.zw = v.wz;" + write
+    assert values(compiled, body, 4) == [2, 10, 6, 4]
+    body = setup + "m[0].xy = 5; m[1] = float2(3, 4); m[1].yx += 1; m[0][1] = 7; v = float4(m[0], m[1]);" + write
+    assert values(compiled, body, 4) == [5, 7, 4, 5]
