@@ -178,6 +178,8 @@ class Splitter:
 
     def _refuse(self) -> None:
         calls, kernel = self._rewriter.calls, self._kernel.function
+        if calls.meets_out_of_sight(kernel):
+            raise NotSplitError("threads may meet elsewhere than at the kernel's own calls")
         for function in calls.reachable(kernel):
             if any(function.body < opening < function.stop for opening in calls.spins):
                 raise NotSplitError("a loop that waits for another thread")
