@@ -243,6 +243,9 @@ void host_fault_describe(const host_worker *worker, host_fault *fault) {
     snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for the stacks of its threads");
   } else if (trap->stop == HOST_STOP_NO_SCRATCH) {
     snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for the variables of its threads");
+  } else if (trap->stop == HOST_STOP_NO_FIBERS) {
+    snprintf(fault->text, sizeof fault->text,
+             "reached a barrier or SIMD-group function, but was built without fibers: please report it");
   } else if (trap->signal == SIGFPE) {
     snprintf(fault->text, sizeof fault->text, "divided an integer by zero, or the smallest one by -1");
   } else if (trap->signal == SIGILL || trap->signal == SIGTRAP) {

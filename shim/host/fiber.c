@@ -187,13 +187,14 @@ HOST_ON_FIBER void host_run_fibers(mslc_thread_fn thread, const void *context, u
   leaving(&worker->own_fake_stack, stack_bottom(worker, 0), HOST_FIBER_STACK);
   host_fiber_start(&worker->caller, stack_top(worker, 0), fiber_main);
   arrived(worker->own_fake_stack);
+  host_simdgroups_end(worker);
 }
 
 void host_fibers_abandon(host_worker *worker) {
   if (worker->live == 0) {
     return;
   }
-  worker->live = 0;
+  host_simdgroups_end(worker);
   leaving(NULL, worker->own_stack, worker->own_stack_size);
   arrived(worker->own_fake_stack);
   forget_frames(worker);

@@ -60,6 +60,9 @@ void host_fibers_close(host_worker *worker);
 /* Before the first fiber of a threadgroup of `threads` threads runs. */
 void host_simdgroups_begin(host_worker *worker, unsigned threads);
 
+/* No fiber is left: the worker's thread is in no SIMD-group. */
+void host_simdgroups_end(host_worker *worker);
+
 /* The running thread has returned: whose turn is it? At least one must be left. */
 host_turn host_simdgroups_leave(host_worker *worker);
 

@@ -113,6 +113,14 @@ HOST_ON_FIBER void host_simdgroups_begin(host_worker *worker, unsigned threads) 
   }
 }
 
+void host_simdgroups_end(host_worker *worker) {
+  worker->live = 0;
+  worker->arrived = 0;
+  worker->group = NULL;
+  worker->lane = 0;
+  worker->groups_end = worker->groups;
+}
+
 HOST_ON_FIBER host_turn host_simdgroups_leave(host_worker *worker) {
   worker->group->ready &= ~(UINT32_C(1) << worker->lane);
   return after_arrival_or_return(worker);
@@ -122,12 +130,22 @@ static HOST_ON_FIBER void *arena(void) {
   return host_self->arena;
 }
 
+/* The worker, whose running thread is a fiber. A kernel without fibers has none that could wait: it ends here. */
+static inline HOST_ON_FIBER host_worker *on_fiber(void) {
+  host_worker *worker = host_self;
+  if (worker->live == 0) {
+    worker->trap = (host_trap){.stop = HOST_STOP_NO_FIBERS};
+    host_fiber_resume(worker->recover);
+  }
+  return worker;
+}
+
 static HOST_ON_FIBER unsigned lane_number(void) {
-  return host_self->lane;
+  return on_fiber()->lane;
 }
 
 static HOST_ON_FIBER void threadgroup_barrier(void) {
-  host_worker *worker = host_self;
+  host_worker *worker = on_fiber();
   host_simdgroup *group = worker->group;
   uint32_t lane = UINT32_C(1) << worker->lane;
   group->ready &= ~lane;
@@ -138,7 +156,7 @@ static HOST_ON_FIBER void threadgroup_barrier(void) {
 
 /* noinline: the return address is the kernel's call. */
 static HOST_ON_FIBER __attribute__((noinline)) void collective(void *operand, mslc_collective_fn operation) {
-  host_worker *worker = host_self;
+  host_worker *worker = on_fiber();
   host_simdgroup *group = worker->group;
   unsigned lane = worker->lane;
   uintptr_t site = (uintptr_t)__builtin_return_address(0);

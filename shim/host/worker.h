@@ -27,6 +27,7 @@ typedef enum host_stop {
   HOST_STOP_SIGNAL,     /* a fault of the processor; the other fields of host_trap tell which */
   HOST_STOP_NO_STACKS,  /* there was no memory for fiber stacks */
   HOST_STOP_NO_SCRATCH, /* nor for what a kernel without fibers keeps of each thread */
+  HOST_STOP_NO_FIBERS,  /* it wanted to wait for other threads, which only those of a kernel with fibers can */
   HOST_STOP_VALIDATOR,  /* which tells why itself */
 } host_stop;
 

@@ -41,14 +41,30 @@ static void fails(const char *kernel, const mistake *expected, uint32_t group, u
   mslc_launch launch = sample_launch(group, group, out, in);
   host_fault fault = {""};
   EXPECT(!sample_run(image, kernel, &launch, &fault));
+  EXPECT_EQUAL(out[1], 0);
   if (strcmp(fault.text, expected->text) != 0) {
     fprintf(stderr, "%s, mistake %u: \"%s\"\n  expected \"%s\"\n", kernel, expected->kind, fault.text, expected->text);
     exit(1);
   }
 }
 
+/* Also on a thread that has run fibers, whether they came to their end or not. */
+static void waits_alone(void) {
+  static const mistake fiber_fault = {0, 0, "wrote to address 0x0, where there is no memory"};
+  for (uint32_t way = 0; way < 3; way++) {
+    const mistake alone = {way, 0,
+                           "reached a barrier or SIMD-group function, but was built without fibers: please report it"};
+    fails("wait_alone", &alone, 1, 0);
+    works(40);
+    fails("wait_alone", &alone, 1, 0);
+    fails("fiber_fault", &fiber_fault, 40, 0);
+    fails("wait_alone", &alone, 1, 0);
+  }
+}
+
 static void *all_mistakes(void *nothing) {
   (void)nothing;
+  waits_alone();
   for (size_t n = 0; n < MISTAKES; n++) {
     for (int twice = 0; twice < 2; twice++) {
       fails("fault", &mistakes[n], 1, 0);

@@ -102,7 +102,7 @@ static void names_are_listed(void) {
   mps_library *library = open_samples();
   uint32_t count = 0, constants = 9;
   EXPECT_OK(mps_library_kernel_count(library, &count));
-  EXPECT_EQUAL(count, 16);
+  EXPECT_EQUAL(count, 17);
   EXPECT(has_kernel(library, "reverse") && has_kernel(library, "too_many_buffers") && !has_kernel(library, "revers"));
   EXPECT_OK(mps_library_constant_count(library, &constants));
   EXPECT_EQUAL(constants, 0);

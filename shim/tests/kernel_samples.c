@@ -275,6 +275,22 @@ static void fault_run(const mslc_launch *launch, unsigned long first, unsigned l
 }
 static const mslc_kernel fault_kernel = {"fault", fault_run, 0, 1024, 2, 0, out_in, NULL, NULL};
 
+/* A kernel without fibers that waits for other threads: which no compiler should make. */
+static void wait_alone_run(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  (void)first, (void)last;
+  uint32_t *out = launch->buffers[0];
+  const uint32_t *in = launch->buffers[1];
+  if (in[0] == 0) {
+    runtime->threadgroup_barrier();
+  } else if (in[0] == 1) {
+    runtime->collective(out, give_mask);
+  } else {
+    out[0] = runtime->lane();
+  }
+  out[1] = 1;
+}
+static const mslc_kernel wait_alone_kernel = {"wait_alone", wait_alone_run, 0, 1024, 2, 0, out_in, NULL, NULL};
+
 THREAD(fiber_fault) {
   const place *at = context;
   uint32_t mask = 0;
@@ -316,6 +332,7 @@ static const mslc_kernel *const kernels[] = {
     &simd_sum_kernel,    &divergent_kernel, &trip_counts_kernel,  &barrier_and_collective_kernel,
     &turns_kernel,       &chain_kernel,     &halve_kernel,        &fault_kernel,
     &fiber_fault_kernel, &places_kernel,    &big_kernel,          &far_kernel,
+    &wait_alone_kernel,
 };
 
 __attribute__((visibility("default"))) const mslc_library mslc_kernel_library = {
