@@ -139,3 +139,75 @@ def test_writes_to_vectors_and_reads_of_copies(compiled: Compile) -> None:
     assert values(compiled, body, 4) == [2, 10, 6, 4]
     body = setup + "m[0].xy = 5; m[1] = float2(3, 4); m[1].yx += 1; m[0][1] = 7; v = float4(m[0], m[1]);" + write
     assert values(compiled, body, 4) == [5, 7, 4, 5]
+
+
+# ---------------------------------------------------------------- overloads
+
+
+def test_overloads_without_names_of_parameters(compiled: Compile) -> None:
+    declarations = (
+        "int f(unsigned char) { return 1; } int f(unsigned int) { return 2; } int f(unsigned short) { return 3; }"
+        "int g(const char) { return 4; } int g(const int) { return 5; } int g(long const) { return 6; }"
+        "struct A { int x; }; struct B { int x; }; int h(struct A) { return 7; } int h(struct B) { return 8; }"
+    )
+    body = (
+        "o[0] = f(uchar(1)); o[1] = f(1u); o[2] = f(ushort(1)); o[3] = g(char(1)); o[4] = g(1); o[5] = g(1l);"
+        "A a; B b; o[6] = h(a); o[7] = h(b);"
+    )
+    assert values(compiled, body, 8, declarations) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_overloads_that_do_the_same_for_each_address_space(compiled: Compile) -> None:
+    declarations = (
+        "int f(const thread int *p) { const thread int *q = p; return q[0] + 1; }"
+        "int f(const device int *x) { const device int *q = x; return q[0] + 1; }"
+        "int f(constant int *y [[maybe_unused]]) { constant int *q = y; return q[0] + 1; }"
+        "template <class T> struct S; template <class T> struct S<device T *> { static constant int n = 3; };"
+        "template <class T> struct S<thread T *> { static constant int n = 3; };"
+    )
+    body = "int x = 3; o[1] = 7; o[0] = f(&x); o[1] = f(o + 1); o[2] = S<device int *>::n;"
+    assert values(compiled, body, 3, declarations) == [4, 8, 3]
+
+
+@pytest.mark.parametrize(
+    "declarations",
+    [
+        "int f(thread float *) { return 10; }\nint f(device float *) { return 20; }",
+        "int f(thread int *p, int n) { return p[n]; }\nint f(device int *n, int p) { return p + n[p]; }",
+        "struct S { int f() thread { return 1; }\nint f() device { return 2; } };",
+        "template <class T> struct f; template <class T> struct f<device T *> { static constant int n = 1; };\n"
+        "template <class T> struct f<thread T *> { static constant int n = 2; };",
+    ],
+)
+def test_what_differs_by_address_space_is_refused(declarations: str, compiled: Compile) -> None:
+    with pytest.raises(CompileError, match="program_source:4:.*error: this 'f' differs .* one address space"):
+        values(compiled, "o[0] = 1;", 1, declarations)
+
+
+@pytest.mark.parametrize(
+    "declarations",
+    ["int f(int a) {{ return a; }}\nint f(int b) {{ return {}; }}", "struct f {{ int x; }};\nstruct f {{ int {}; }};"],
+)
+@pytest.mark.parametrize("second", ["b", "x"])
+def test_what_is_defined_twice_is_refused(declarations: str, second: str, compiled: Compile) -> None:
+    with pytest.raises(CompileError, match="program_source:4:.*error: redefinition of 'f'"):
+        values(compiled, "o[0] = 1;", 1, declarations.format(second))
+
+
+# ---------------------------------------------------------------- lengths of vectors
+
+
+def test_lengths_of_vectors_keep_their_type(compiled: Compile) -> None:
+    declarations = (
+        "template <uint N> int f(vec<float, N> v) { return (N - 5 > 0) ? 1 : 0; }"
+        "template <typename T, unsigned int N> int g(vec<T, N> v) {"
+        "  vec<T, N> w = v * 2; T s = 0; for (uint i = 0; i < N; i++) s += v[i]; return s + w[N - 1] + (N - 5 > 0); }"
+        "template <size_t N, class T> int h(vec<T, N> v) { return sizeof(N); }"
+        "template <ushort N> int i(vec<float, N> v) { return N - 5; }"
+        "template <uint N> struct S { vec<int, N> v; int f() { return v[N - 1] + (N - 5 > 0); } };"
+    )
+    body = (
+        "o[0] = f(float4(1)); o[1] = f(float2(1)); o[2] = g(float4(1)); o[3] = g(int3(2)); o[4] = h(half2(1));"
+        "o[5] = i(float3(1)); S<3> s; s.v = int3(1, 2, 3); o[6] = s.f();"
+    )
+    assert values(compiled, body, 7, declarations) == [1, 1, 7, 11, 8, -2, 4]

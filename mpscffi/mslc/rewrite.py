@@ -14,7 +14,6 @@ from .calls import Calls
 from .declarations import (
     Attribute,
     Attributes,
-    Class,
     Declarations,
     Function,
     Instantiation,
@@ -22,14 +21,15 @@ from .declarations import (
     find_declarations,
 )
 from .kernels import ADDRESS_SPACES, Kernel, ParameterError, ParameterReader, declared_name, split_list
+from .lengths import vector_lengths
 from .numbers import integer_value
+from .overloads import Overloads
 from .refusals import DeclarationRules, refused_words
 from .tokens import IDENTIFIER, NUMBER, Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_DROPPED_IN_SIGNATURES = {"kernel", "inline", "static", "constexpr", "METAL_FUNC", "volatile"}
 _DECIMAL = re.compile(r"[.eEpP]")
 
 
@@ -107,12 +107,16 @@ class Rewriter:
         self._threadgroup_variables = 0
         self._refuse(refused_words(self.tokens, has_library))
         declarations = find_declarations(self.tokens, self.attributes)
+        self._class_names = {self.tokens.text[item.key + 1] for item in declarations.classes}
         self._refuse(DeclarationRules(self.tokens, self.attributes, declarations).broken())
         self.calls = Calls(self.tokens, declarations)
         self._attributes()
         self._literals()
         self._vector_lengths(declarations)
-        self._duplicates(declarations)
+        overloads = Overloads(self.tokens, self.attributes, declarations)
+        self._refuse(overloads.refused)
+        for start, stop in overloads.duplicates:
+            self.tokens.erase(start, stop)
         for statement in declarations.statements:
             self._function_constant(statement)
         for function in declarations.functions:
@@ -230,89 +234,13 @@ class Rewriter:
             elif word == "restrict":
                 output[index] = "__restrict"
 
-    # ---------------------------------------------------------------- duplicates
-
-    def _duplicates(self, declarations: Declarations) -> None:
-        """Of declarations that differ in address spaces alone, the first one stays."""
-        seen: set[tuple[str, ...]] = set()
-        self._class_names = {self.tokens.text[item.key + 1] for item in declarations.classes}
-        for item in self._in_order(declarations):
-            if isinstance(item, Class):
-                key = (*item.path, self._signature(item.start, item.body, None))
-                stop = item.stop
-            elif isinstance(item, Function):
-                key = (*item.path, self._signature(item.start, item.body, item.closing))
-                stop = item.stop
-            elif item.is_member and item.opening is not None:
-                key = (*item.path, self._signature(item.start, item.stop - 1, self.tokens.partner[item.opening]))
-                stop = item.stop
-            else:
-                continue
-            if key in seen:
-                self.tokens.erase(item.start, stop)
-            seen.add(key)
-
-    def _in_order(self, declarations: Declarations) -> list[Class | Function | Statement]:
-        items: list[Class | Function | Statement] = [
-            *declarations.classes,
-            *declarations.functions,
-            *declarations.statements,
-        ]
-        items.sort(key=lambda item: item.start)
-        return items
-
-    def _signature(self, start: int, stop: int, closing: int | None) -> str:
-        """Return the header of a declaration without address spaces, attributes and the names of parameters.
-
-        `closing` is the end of a parameter list.
-        """
-        text, kind, inside = self.tokens.text, self.tokens.kind, self.attributes.inside
-        words: list[str] = []
-        is_constructor = closing is not None and text[self.tokens.partner[closing] - 1] in self._class_names
-        for index in range(start, stop):
-            word = text[index]
-            if closing is not None and index > closing and (word == ":" or (word == "constant" and is_constructor)):
-                if word == ":":
-                    break
-                continue
-            if inside[index] or word in _DROPPED_IN_SIGNATURES or (word in ADDRESS_SPACES and word != "constant"):
-                continue
-            if word == "constant":
-                word = "const"
-            if word == "const" and words and words[-1] == "const":
-                continue
-            if kind[index] == IDENTIFIER and words and self._next_word(index, stop) in (",", ")"):
-                previous = words[-1]
-                if previous in ("*", "&", "&&", ">") or (previous != "const" and previous.isidentifier()):
-                    continue
-            words.append(word)
-        signature = " ".join(words)
-        return re.sub(r"\bconst (\w+(?: < [^()]*? >)?) ([&*])", r"\1 const \2", signature)
-
-    def _next_word(self, index: int, stop: int) -> str:
-        for following in range(index + 1, stop):
-            if not self.attributes.inside[following]:
-                return self.tokens.text[following]
-        return ""
-
     def _vector_lengths(self, declarations: Declarations) -> None:
-        """`template <uint N> ... vec<T, N>` deduces N only if it has the type of the class's parameter, int."""
-        text, kind = self.tokens.text, self.tokens.kind
-        for opening, closing in declarations.templates:
-            for index in range(opening + 1, closing):
-                is_parameter = text[index - 1] in ("<", ",") and kind[index + 1] == IDENTIFIER
-                if not is_parameter or text[index] not in ("uint", "size_t", "ushort", "short", "uint32_t", "unsigned"):
-                    continue
-                name = text[index + 1]
-                stop = min(closing + 80, len(text) - 1)
-                if any(
-                    text[use] == name
-                    and text[use - 1] == ","
-                    and text[use + 1] == ">"
-                    and {"vec", "packed_vec"} & set(text[use - 6 : use])
-                    for use in range(closing, stop)
-                ):
-                    self.tokens.output[index] = "int"
+        """`template <uint N> ... vec<T, N>` deduces an int; bodies compute with the type that was declared."""
+        output = self.tokens.output
+        for length in vector_lengths(self.tokens, declarations):
+            output[length.first : length.name] = ["int", *[""] * (length.name - length.first - 1)]
+            for use in length.uses:
+                output[use] = f"(({length.type_name}){self.tokens.text[use]})"
 
     # ---------------------------------------------------------------- functions and kernels
 
