@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compiles Metal kernels for the CPU: the host device's compiler.",
         epilog="The exit status is 0, 1 if a source does not compile, 2 if what was asked for cannot be done.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_package_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="tell the package's version")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a Metal source, or a metallib; - for standard input")
     parser.add_argument(
         "-o",
@@ -148,10 +148,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _package_version() -> str:
-    from importlib.metadata import version
+class _Version(argparse.Action):
+    """Tells the version, which is looked up only then: an unpacked package has none."""
 
-    return version("mpscffi")
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            text = version("mpscffi")
+        except PackageNotFoundError:
+            text = "of an unknown version: the package is not installed"
+        print(parser.prog, text)
+        parser.exit()
 
 
 def _version(text: str | None) -> tuple[int, int] | None:

@@ -404,6 +404,7 @@ static void air_kernel(air_parameters) {
 
 template <> struct signature<void (*)(air_parameters)> {
   static constexpr unsigned count = 1;
+  static constexpr bool is_split = false;
 
   template <class... Roles> struct constants {
     alignas(16) char values[MSLC_AIR_CONSTANT_BYTES];
