@@ -162,11 +162,13 @@ def test_overloads_that_do_the_same_for_each_address_space(compiled: Compile) ->
         "int f(const thread int *p) { const thread int *q = p; return q[0] + 1; }"
         "int f(const device int *x) { const device int *q = x; return q[0] + 1; }"
         "int f(constant int *y [[maybe_unused]]) { constant int *q = y; return q[0] + 1; }"
+        "int near(thread int *p) { return *p * 2; } int far(device int *x) { return *x * 2; }"
+        "int g(thread int *p) { return near(p); } int g(device int *p) { return far(p); }"
         "template <class T> struct S; template <class T> struct S<device T *> { static constant int n = 3; };"
         "template <class T> struct S<thread T *> { static constant int n = 3; };"
     )
-    body = "int x = 3; o[1] = 7; o[0] = f(&x); o[1] = f(o + 1); o[2] = S<device int *>::n;"
-    assert values(compiled, body, 3, declarations) == [4, 8, 3]
+    body = "int x = 3; o[1] = 7; o[0] = f(&x); o[1] = f(o + 1); o[2] = S<device int *>::n; o[3] = g(&x) + g(o);"
+    assert values(compiled, body, 4, declarations) == [4, 8, 3, 14]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,8 @@ def test_overloads_that_do_the_same_for_each_address_space(compiled: Compile) ->
     [
         "int f(thread float *) { return 10; }\nint f(device float *) { return 20; }",
         "int f(thread int *p, int n) { return p[n]; }\nint f(device int *n, int p) { return p + n[p]; }",
+        "int a() { return 1; } int b() { return 2; }"
+        "int f(thread int *) { return a(); }\nint f(device int *) { return b(); }",
         "struct S { int f() thread { return 1; }\nint f() device { return 2; } };",
         "template <class T> struct f; template <class T> struct f<device T *> { static constant int n = 1; };\n"
         "template <class T> struct f<thread T *> { static constant int n = 2; };",

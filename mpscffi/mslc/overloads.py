@@ -68,7 +68,8 @@ class Overloads:
         self._attributes = attributes
         self._classes = {tokens.text[item.key + 1] for item in declarations.classes}
         self.duplicates: list[tuple[int, int]] = []
-        self.refused: list[tuple[str, int]] = []
+        self._bodies: dict[str, set[tuple[str, ...]]] = {}
+        self._pairs: list[tuple[int, list[str], list[str]]] = []
         items: list[Class | Function | Statement] = [
             *declarations.classes,
             *declarations.functions,
@@ -77,6 +78,15 @@ class Overloads:
         groups: dict[tuple[str, ...], _Group] = {}
         for item in sorted(items, key=lambda item: item.start):
             self._add(item, groups)
+        self.refused = [
+            (
+                f"this '{tokens.text[name]}' differs from another one in address spaces and in its body: the host "
+                "device has one address space and cannot choose between them",
+                name,
+            )
+            for name, first, second in self._pairs
+            if not self._is_same(first, second)
+        ]
 
     def _add(self, item: Class | Function | Statement, groups: dict[tuple[str, ...], _Group]) -> None:
         if isinstance(item, Class):
@@ -88,19 +98,25 @@ class Overloads:
         else:
             return
         body = [] if isinstance(item, Statement) else self._body(item, signature.names)
+        if isinstance(item, Function):
+            self._bodies.setdefault(item.name, set()).add(tuple(body))
         group = groups.setdefault((*item.path, signature.text), _Group(body))
         if group.spaces and signature.spaces not in group.spaces:
             self.duplicates.append((item.start, item.stop))
-            if not isinstance(item, Statement) and body != group.body:
+            if not isinstance(item, Statement):
                 name = item.key + 1 if isinstance(item, Class) else item.opening - 1
-                self.refused.append(
-                    (
-                        f"this '{self._tokens.text[name]}' differs from another one in address spaces and in its body: "
-                        "the host device has one address space and cannot choose between them",
-                        name,
-                    )
-                )
+                self._pairs.append((name, group.body, body))
         group.spaces.add(signature.spaces)
+
+    def _is_same(self, first: list[str], second: list[str]) -> bool:
+        """Whether two bodies are the same, but for functions of different names that are the same in their turn."""
+        return len(first) == len(second) and all(
+            word == other or self._is_same_function(word, other) for word, other in zip(first, second, strict=True)
+        )
+
+    def _is_same_function(self, name: str, other: str) -> bool:
+        bodies, others = self._bodies.get(name, set()), self._bodies.get(other, set())
+        return bool(bodies) and bool(others) and (bodies <= others or others <= bodies)
 
     def _body(self, item: Function | Class, names: list[str]) -> list[str]:
         """Return the words of a body without address spaces, with the names of parameters made equal."""
