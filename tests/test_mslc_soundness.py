@@ -198,6 +198,18 @@ def test_what_is_defined_twice_is_refused(declarations: str, second: str, compil
         values(compiled, "o[0] = 1;", 1, declarations.format(second))
 
 
+def test_operators_that_end_like_a_template(compiled: Compile) -> None:
+    declarations = (
+        "struct S { int x; }; bool operator>(S a, S b) { return a.x > b.x; }"
+        "int operator>>(S a, int n) { return a.x >> n; } int operator<(S a, int n) { return a.x - n; }"
+    )
+    assert values(compiled, "S a = {9}, b = {4}; o[0] = a > b; o[1] = a >> 1; o[2] = a < 7;", 3, declarations) == [
+        1,
+        4,
+        2,
+    ]
+
+
 # ---------------------------------------------------------------- lengths of vectors
 
 

@@ -83,7 +83,7 @@ class Calls:
         for function in declarations.functions:
             self.bodies.setdefault(function.name, []).append(function)
             own = {function.opening - 1}
-            if tokens.text[function.opening - 1] == ">":
+            if tokens.text[function.opening - 1] == ">" and function.name != "operator":  # `operator>` is no template
                 own = {tokens.open_angle(function.opening - 1) - 1}
             self._add([function.name], _Node(function.start, function.stop, own, body=function.body))
             self._functions.add(function.name)
