@@ -493,7 +493,8 @@ class Program:
         pattern = re.compile(rf"\b{word.group()}\b" if word.group()[0].isidentifier() else re.escape(word.group()))
         places = [match.start() for match in pattern.finditer(line)]
         before = len(pattern.findall(text[start:offset]))
-        if len(places) == len(pattern.findall(text[start : stop if stop >= 0 else len(text)])):
+        same = len(pattern.findall(text[start : stop if stop >= 0 else len(text)]))
+        if before < len(places) == same:  # an offset inside a word finds no place of its own
             place.column = places[before] + 1 + shift
         return place
 
