@@ -237,8 +237,11 @@ def test_memory_that_two_streams_have_used(kernels: Any, gate: Any) -> None:
         del shared
         # Its last use was on this stream, but not its only one.
         kernels.fill(mpscffi.empty(1000), 8.0)
-        stream.synchronize()
+    # What the other stream was given to do with the array comes first.
+    with pytest.raises(TimeoutError):
+        stream.synchronize(timeout=0.05)
     gate()
+    stream.synchronize()
     assert (out.numpy() == 7).all()
 
 
