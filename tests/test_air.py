@@ -840,6 +840,7 @@ def test_atomics_of_threadgroup_memory_and_of_64_bits() -> None:
     order = ["i32 0", "i32 1", "i1 true"]
     zero = body.value("icmp eq i32 %2, 0")
     start = body.value(f"select i1 {zero}, i32 10, i32 0")
+    body.call("air.atomic.local.store.i32", "void", "ptr addrspace(3) %1", "i32 0", *order)
     body.call("air.wg.barrier", "void", "i32 2", "i32 1")
     body.call("air.atomic.local.add.u.i32", "i32", "ptr addrspace(3) %1", f"i32 {start}", *order)
     body.call("air.atomic.local.add.u.i32", "i32", "ptr addrspace(3) %1", "i32 1", *order)

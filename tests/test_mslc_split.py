@@ -82,7 +82,7 @@ SPLIT = {
     f"for (;;) {{ if (k > 5) {{ break; }} k++; }}"
     " out[i] = room[0] + k;",
     "own memory": f"""threadgroup float own[1024]; threadgroup uint total; threadgroup atomic_uint hits[4];
-  if (t < 4) {{ atomic_store_explicit(&hits[t], 0, memory_order_relaxed); }}
+  if (t == 0) {{ for (uint k = 0; k < 4; k++) {{ atomic_store_explicit(&hits[k], 0, memory_order_relaxed); }} }}
   own[t] = in[i]; if (t == 0) {{ total = 5; }} {BARRIER}
   atomic_fetch_add_explicit(&hits[t % 4], total, memory_order_relaxed); {BARRIER}
   out[i] = own[count - 1 - t] + atomic_load_explicit(&hits[(t + 1) % 4], memory_order_relaxed);""",

@@ -386,7 +386,7 @@ def test_it_is_off_unless_asked_for() -> None:
     assert "; and 62 more" in text
 
 
-def test_the_environment_asks_for_it() -> None:
+def test_the_environment_asks_for_it(tmp_path: Path) -> None:
     program = (
         "import mpscffi\n"
         "source = 'kernel void over(device int* out) { out[1] = 1; }'\n"
@@ -400,7 +400,13 @@ def test_the_environment_asks_for_it() -> None:
     )
     environment = {**os.environ, "MPSCFFI_SHADER_VALIDATION": "1", "MPSCFFI_DEVICE": "host"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=tmp_path,  # not the source tree, whose package is not built
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     checked, unchecked = done.stdout.splitlines()
     assert "outside of buffer 'out' (index 0) of 4 bytes: offset 4" in checked
