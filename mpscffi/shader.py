@@ -266,6 +266,7 @@ class Kernel(ProcessBound):
         threadgroups: int | Sequence[int] | None = None,
         arg_casts: str | Mapping[int | str, str] | None = None,
         threadgroup_memory: int | Sequence[int] | Mapping[int | str, int] | None = None,
+        error_buf_idx: int | None = None,
         **named: Any,
     ) -> None:
         """Queue one run of the kernel on the current stream.
@@ -288,6 +289,9 @@ class Kernel(ProcessBound):
             the given slots or names.
         threadgroup_memory : int, sequence of int or Mapping, optional
             Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot or name.
+        error_buf_idx : int, optional
+            The slot of the kernel's ``ErrorMessages`` buffer (PyTorch's ``c10/metal/error.h``). The first message that
+            kernels write there is raised by the stream's next :meth:`~mpscffi.Stream.synchronize`.
         **named
             Buffer arguments by the kernel's names for them, behind those that are given by position. A parameter with
             the name of a keyword above is given by position only.
@@ -297,6 +301,8 @@ class Kernel(ProcessBound):
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(pipeline.pointer, self.name, self._buffers, self._codes)
+        if error_buf_idx is not None:
+            args = self._with_error_buffer(args, error_buf_idx)
         if self._gaps:
             args = self._without_gaps(args)
         if named:
@@ -351,6 +357,15 @@ class Kernel(ProcessBound):
         # Not after a failure, when it may be filled in by half, nor with casts, which are for one call.
         if arg_casts is None:
             self._frames.append(frame)
+
+    def _with_error_buffer(self, args: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
+        if not isinstance(slot, int) or not 0 <= slot < _MAX_THREADGROUP_SLOTS:
+            raise InvalidArgumentError(f"error_buf_idx: got {slot!r}, expected a slot from 0 to 30")
+        padded = [*args, *[None] * (slot + 1 - len(args))]
+        if padded[slot] is not None:
+            raise InvalidArgumentError(f"error_buf_idx: slot {slot} is given an argument too, expected None there")
+        padded[slot] = (_thread.stream or default_stream(self._device))._kernel_messages()
+        return tuple(padded)
 
     def _put_casts(self, frame: _Frame, args: tuple[Any, ...], casts: str | Mapping[int | str, str]) -> None:
         if isinstance(casts, str):

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpscffi.allocator import Block
+    from mpscffi.array import Array
     from mpscffi.command import CommandInfo
     from mpscffi.event import Event
+    from mpscffi.kernel_errors import KernelErrors
 
 __all__ = [
     "Stream",
@@ -110,6 +112,7 @@ class Stream(ProcessBound):
         "_fence",
         "_fence_value",
         "_handle",
+        "_kernel_errors",
         "_lock",
         "_pointer",
         "device",
@@ -128,6 +131,7 @@ class Stream(ProcessBound):
         self._handle = Handle(out[0], lib.mps_queue_release)
         self._pointer = out[0]
         self._callback_errors: list[BaseException] = []
+        self._kernel_errors: KernelErrors | None = None
         self._lock = threading.RLock()
         self._fence: Handle | None = None
         self._fence_value = 0
@@ -153,7 +157,8 @@ class Stream(ProcessBound):
         Raises
         ------
         ExecutionError
-            If work of this stream failed and no wait has said so yet.
+            If work of this stream failed and no wait has said so yet, or if its kernels reported an error (see
+            ``error_buf_idx`` of :meth:`Kernel.__call__`).
         TimeoutError
             If the work is not complete in time; it goes on.
         """
@@ -172,6 +177,19 @@ class Stream(ProcessBound):
             check(status)
         if self._callback_errors:
             raise self._callback_errors.pop(0)
+        if self._kernel_errors is not None:
+            message = self._kernel_errors.take()
+            if message is not None:
+                raise ExecutionError(message)
+
+    def _kernel_messages(self) -> Array:
+        """Return the buffer in which this stream's kernels report errors of their own."""
+        from mpscffi.kernel_errors import KernelErrors
+
+        with self._lock:
+            if self._kernel_errors is None:
+                self._kernel_errors = KernelErrors()
+            return self._kernel_errors.array
 
     def query(self) -> bool:
         """Return whether all work of the stream is complete. Never blocks, reports no failure."""
