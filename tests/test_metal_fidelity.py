@@ -53,6 +53,17 @@ WHEELS = {
 }
 
 
+def _pip() -> list[str]:
+    """Return a command that is pip: this Python's own, or, in an environment without one, that on PATH."""
+    for python in (sys.executable, "python3", "/usr/bin/python3"):
+        command = [python, "-m", "pip"]
+        if shutil.which(python) is not None:
+            asked = subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False)
+            if asked.returncode == 0:
+                return command
+    return [sys.executable, "-m", "pip"]
+
+
 def _wheel(package: str) -> Path:
     """Return a package's macOS wheel, downloaded once."""
     folder = Path(tempfile.gettempdir()) / f"mpscffi-fidelity-{os.getuid()}"
@@ -61,7 +72,7 @@ def _wheel(package: str) -> Path:
     if found:
         return found[-1]
     platform, version = WHEELS[package]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--platform", platform, "--python-version", version, "--dest", str(folder), package]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if result.returncode != 0:
