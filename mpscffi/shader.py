@@ -354,8 +354,9 @@ class Kernel(ProcessBound):
         status = _dispatch(stream._pointer, frame.dispatch)
         if status:
             check(status)
-        # Not after a failure, when it may be filled in by half, nor with casts, which are for one call.
-        if arg_casts is None:
+        # Not after a failure, when it may be filled in by half, nor with casts, which are for one call, nor with a
+        # stream's buffer of messages, which would keep the stream.
+        if arg_casts is None and error_buf_idx is None:
             self._frames.append(frame)
 
     def _with_error_buffer(self, args: tuple[Any, ...], slot: int) -> tuple[Any, ...]:

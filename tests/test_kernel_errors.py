@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 import mpscffi
 from mpscffi import errors
+from mpscffi.stream import live_streams
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -34,6 +35,14 @@ kernel void plain(device float *x, uint i [[thread_position_in_grid]]) { x[i] +=
 """
 
 Compile = Callable[[str], mpscffi.ShaderLibrary]
+
+
+@pytest.fixture(autouse=True)
+def _no_buffer_is_left(device: mpscffi.Device) -> Iterator[None]:
+    del device
+    yield
+    for stream in live_streams():
+        stream._kernel_errors = None
 
 
 def test_the_first_message_is_raised_once_with_the_number_of_all(compiled: Compile) -> None:
