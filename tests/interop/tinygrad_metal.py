@@ -12,6 +12,9 @@ from tinygrad.renderer.cstyle import MetalRenderer
 
 import mpscffi
 
+_DTYPES = {"float": "f4", "half": "f2", "bfloat": "u2", "bool": "?", "char": "i1", "uchar": "u1", "short": "i2"}
+_DTYPES |= {"ushort": "u2", "int": "i4", "uint": "u4", "long": "i8", "ulong": "u8"}
+
 
 class MetalCompiler(Compiler):
     """Leaves the source as it is: the device compiles it when the program is loaded."""
@@ -35,7 +38,9 @@ class MetalProgram(Program["MetalDevice"]):
         wait: bool = False,
         **_: object,
     ) -> float | None:
-        self.kernel(*buffers, *vals, threadgroups=global_size, group_size=local_size)
+        # tinygrad's memory has no types; a kernel takes arrays of its own.
+        typed = [buffer.view(_DTYPES[a.data_type.rstrip("234")]) for buffer, a in zip(buffers, self.kernel.arguments)]  # noqa: B905
+        self.kernel(*typed, *vals, threadgroups=global_size, group_size=local_size)
         self.device.launched.append(self.source)
         if wait:
             mpscffi.synchronize()
