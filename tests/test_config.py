@@ -74,6 +74,29 @@ def test_any_text_is_a_ratio_or_an_error(text: str) -> None:
         ("PYTORCH_MPS_FAST_MATH", "0", "fast_math", False),
         ("PYTORCH_MPS_FAST_MATH", "yes", "fast_math", True),
         ("PYTORCH_MPS_METAL_VERSION", "3.1", "metal_version", (3, 1)),
+        ("PYTORCH_MPS_METAL_VERSION", "", "metal_version", None),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "", "debug_allocator", 0),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "1", "debug_allocator", 1),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", " 0x1f ", "debug_allocator", 31),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "037", "debug_allocator", 31),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", " ", "log_profile_info", 0),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "0", "log_profile_info", 0),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "1023", "log_profile_info", 1023),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "0X88", "log_profile_info", 0x88),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "", "trace_signposts", 0),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "2", "trace_signposts", 2),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "0x7003f", "trace_signposts", 0x7003F),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "8", "trace_signposts", 8),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "11", "trace_signposts", 11),
+        ("PYTORCH_MPS_PREFER_METAL", "", "prefer_metal", False),
+        ("PYTORCH_MPS_PREFER_METAL", "0", "prefer_metal", False),
+        ("PYTORCH_MPS_PREFER_METAL", "1", "prefer_metal", True),
+        ("PYTORCH_MPS_PREFER_METAL", "on", "prefer_metal", True),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "", "enable_fallback", False),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "0", "enable_fallback", False),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", " 1 ", "enable_fallback", True),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "2", "enable_fallback", True),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "00", "enable_fallback", False),
     ],
 )
 def test_other_variables(name: str, text: str, field: str, value: Any) -> None:
@@ -82,11 +105,33 @@ def test_other_variables(name: str, text: str, field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("MPSCFFI_DEVICE", "cuda"), ("PYTORCH_MPS_METAL_VERSION", "3"), ("PYTORCH_MPS_METAL_VERSION", "three.one")],
+    [
+        ("MPSCFFI_DEVICE", "cuda"),
+        ("PYTORCH_MPS_METAL_VERSION", "3"),
+        ("PYTORCH_MPS_METAL_VERSION", "three.one"),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "32"),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "-1"),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "verbose"),
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR", "08"),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "1024"),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "1.0"),
+        ("PYTORCH_MPS_LOG_PROFILE_INFO", "1x"),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "64"),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "0x80000"),
+        ("PYTORCH_MPS_TRACE_SIGNPOSTS", "-2"),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "yes"),
+        ("PYTORCH_ENABLE_MPS_FALLBACK", "0.5"),
+    ],
 )
 def test_other_variables_that_do_not_parse(name: str, text: str) -> None:
     with pytest.raises(errors.ConfigError, match=f"{name}='{text}': expected"):
         parse({name: text})
+
+
+@pytest.mark.parametrize("text", ["9", "0x28", "0x10009"])
+def test_signposts_that_contradict_each_other(text: str) -> None:
+    with pytest.raises(errors.ConfigError, match=f"PYTORCH_MPS_TRACE_SIGNPOSTS='{text}'.*intervals"):
+        parse({"PYTORCH_MPS_TRACE_SIGNPOSTS": text})
 
 
 def test_the_environment_counts_at_first_use(python: Any) -> None:
