@@ -1,26 +1,37 @@
 #include "capture.h"
 
+#include "capture_call.h"
+#include "capture_store.h"
 #include "clock.h"
-#include "status.h"
+#include "compiler.h"
+#include "json.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define FORMAT 1
+#define FILE_NAME "commands.jsonl"
+#define PART_MAX (PATH_MAX + 64)
+
+typedef struct capture {
+  uint32_t references;   /* under `lock`: one while it runs, one for each command that is being captured */
+  mps_queue *only;       /* the queue that is captured, held; NULL for all */
+  pthread_mutex_t order; /* captured commands run one at a time, so that nobody writes what is being stored */
+  uint64_t commands;     /* under `order`, as the store */
+  host_store *store;
+  FILE *file; /* closed with the capture */
+} capture;
+
 _Atomic bool host_capture_running;
 
-/* Under the lock; `file` is NULL when none runs. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static FILE *file;
-static mps_queue *only; /* the queue that is captured, held; NULL for all */
+static capture *current; /* NULL when none runs */
 static char directory[PATH_MAX];
-
-#define FILE_NAME "commands.txt"
 
 bool host_capture_supported(mps_device *device) {
   (void)device;
@@ -36,113 +47,311 @@ static mps_status io_error(const char *what, const char *path, int error) {
   return mps_fail(MPS_STATUS_IO, "cannot %s '%s': %s", what, path, strerror(error));
 }
 
-/* Makes the directory and opens the file in it; the lock is held. */
-static mps_status open_document(const char *path) {
-  if (strlen(path) + sizeof "/" FILE_NAME > sizeof directory) {
-    return io_error("make the capture", path, ENAMETOOLONG);
+/* ---- the document ---- */
+
+/* Path of a part of the document. */
+static const char *part(char path[PART_MAX], const char *name) {
+  snprintf(path, PART_MAX, "%s/%s", directory, name);
+  return path;
+}
+
+static void remove_document(void) {
+  static const char *const folders[] = {"buffers", "libraries"};
+  char path[PART_MAX];
+  unlink(part(path, FILE_NAME));
+  for (int i = 0; i < 2; i++) {
+    rmdir(part(path, folders[i]));
   }
-  if (mkdir(path, 0777) != 0) {
-    return io_error("make the capture", path, errno);
+  rmdir(directory);
+}
+
+/* The directories and the open list of commands, or NULL with the error told. */
+static FILE *make_document(const char *path, mps_status *status) {
+  if (strlen(path) + 64 > sizeof directory) {
+    *status = io_error("make the capture", path, ENAMETOOLONG);
+    return NULL;
   }
   snprintf(directory, sizeof directory, "%s", path);
-  char name[PATH_MAX + sizeof "/" FILE_NAME];
-  snprintf(name, sizeof name, "%s/" FILE_NAME, path);
-  FILE *opened = fopen(name, "wxe");
-  if (!opened) {
-    int error = errno;
-    rmdir(path);
-    return io_error("write the capture", name, error);
+  char buffers[PART_MAX], libraries[PART_MAX], list[PART_MAX];
+  if (mkdir(path, 0777) != 0) {
+    *status = io_error("make the capture", path, errno);
+    return NULL;
   }
-  fprintf(opened, "# mpsshim capture 1; times in nanoseconds of the device's clock\nstart %" PRIu64 "\n", host_now());
-  file = opened;
+  FILE *file = NULL;
+  if (mkdir(part(buffers, "buffers"), 0777) != 0 || mkdir(part(libraries, "libraries"), 0777) != 0 ||
+      !(file = fopen(part(list, FILE_NAME), "wxe"))) {
+    *status = io_error("write the capture", path, errno);
+    remove_document();
+  }
+  return file;
+}
+
+static void free_capture(capture *gone) {
+  if (gone->store) {
+    host_store_free(gone->store);
+  }
+  if (gone->only) {
+    mps_queue_drop(gone->only);
+  }
+  fclose(gone->file);
+  pthread_mutex_destroy(&gone->order);
+  free(gone);
+}
+
+/* With the lock held. */
+static mps_status open_capture(mps_device *device, const mps_capture_desc *desc) {
+  mps_status status = MPS_STATUS_OK;
+  FILE *file = make_document(desc->path, &status);
+  if (!file) {
+    return status;
+  }
+  capture *opened = calloc(1, sizeof *opened);
+  host_store *store = opened ? host_store_new(directory, file) : NULL;
+  if (!store) {
+    free(opened);
+    fclose(file);
+    remove_document();
+    return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a capture");
+  }
+  pthread_mutex_init(&opened->order, NULL);
+  opened->references = 1;
+  opened->store = store;
+  opened->file = file;
+  opened->only = desc->queue;
+  if (opened->only) {
+    mps_queue_hold(opened->only);
+  }
+  fprintf(file, "{\"capture\": %d, \"version\": \"%s\", \"device\": ", FORMAT, mps_version());
+  host_json_text(file, device->info.name);
+  fprintf(file, ", \"start\": %" PRIu64 "}\n", host_now());
+  current = opened;
+  atomic_store(&host_capture_running, true);
   return MPS_STATUS_OK;
 }
 
 mps_status host_capture_start(mps_device *device, const mps_capture_desc *desc) {
-  (void)device;
   pthread_mutex_lock(&lock);
-  mps_status status;
-  if (file) {
-    status =
-        mps_fail(MPS_STATUS_INVALID_STATE, "a capture to '%s' is running: stop it before starting another", directory);
-  } else {
-    status = open_document(desc->path);
-  }
-  if (status == MPS_STATUS_OK) {
-    only = desc->queue;
-    if (only) {
-      mps_queue_hold(only);
-    }
-    atomic_store(&host_capture_running, true);
-  }
+  mps_status status = current ? mps_fail(MPS_STATUS_INVALID_STATE,
+                                         "a capture to '%s' is running: stop it before starting another", directory)
+                              : open_capture(device, desc);
   pthread_mutex_unlock(&lock);
   return status;
 }
 
+static void drop(capture *used) {
+  pthread_mutex_lock(&lock);
+  bool last = --used->references == 0;
+  pthread_mutex_unlock(&lock);
+  if (last) {
+    free_capture(used);
+  }
+}
+
+/* What still runs keeps the capture, and writes its line when it is done: a kernel that never ends must not make a stop
+ * hang. */
 mps_status host_capture_stop(mps_device *device) {
   (void)device;
   pthread_mutex_lock(&lock);
+  capture *closing = current;
   atomic_store(&host_capture_running, false);
-  FILE *closing = file;
-  mps_queue *held = only;
-  file = NULL;
-  only = NULL;
+  current = NULL;
   mps_status status = MPS_STATUS_OK;
   if (!closing) {
     status = mps_fail(MPS_STATUS_INVALID_STATE, "no capture is running");
   } else {
-    fprintf(closing, "stop %" PRIu64 "\n", host_now());
-    bool written = !ferror(closing);
-    if (fclose(closing) != 0 || !written) {
+    fprintf(closing->file, "{\"stop\": %" PRIu64 "}\n", host_now());
+    if (fflush(closing->file) != 0 || ferror(closing->file)) {
       status = io_error("write the capture", directory, errno ? errno : EIO);
     }
   }
   pthread_mutex_unlock(&lock);
-  if (held) {
-    mps_queue_drop(held);
+  if (closing) {
+    drop(closing);
   }
   return status;
 }
 
-/* A label or message as one quoted word of a line. */
-static void write_quoted(const char *text) {
-  fputc('"', file);
-  for (const char *c = text; *c; c++) {
-    if (*c == '"' || *c == '\\') {
-      fputc('\\', file);
-      fputc(*c, file);
-    } else if ((unsigned char)*c < ' ') {
-      fprintf(file, "\\x%02x", (unsigned char)*c);
-    } else {
-      fputc(*c, file);
-    }
-  }
-  fputc('"', file);
-}
+/* ---- commands ---- */
 
-void host_capture_command(const void *queue, const char *label, const char *what, uint64_t start, uint64_t end,
-                          const char *failure) {
+/* The capture that wants work of a queue, kept until it is dropped; NULL if none does. */
+static capture *capture_of(const void *queue) {
   pthread_mutex_lock(&lock);
-  if (file && (!only || only->impl == queue)) {
-    fprintf(file, "command %" PRIu64 " %" PRIu64 " queue ", start, end);
-    write_quoted(label);
-    fprintf(file, " %s", what);
-    if (failure) {
-      fputs(" failed ", file);
-      write_quoted(failure);
-    }
-    fputc('\n', file);
+  capture *found = current && (!current->only || current->only->impl == queue) ? current : NULL;
+  if (found) {
+    found->references++;
   }
   pthread_mutex_unlock(&lock);
+  return found;
+}
+
+static void write_place(capture *to, const char *key, mps_buffer *buffer, uint64_t offset) {
+  fprintf(to->file, "\"%s\": %" PRIu64 ", \"offset\": %" PRIu64, key, host_store_buffer(to->store, buffer), offset);
+}
+
+static void write_addresses(capture *to, const mps_argument *argument) {
+  const mps_address *addresses = argument->data;
+  fputs("\"addresses\": [", to->file);
+  for (uint64_t i = 0; i < argument->length; i++) {
+    fputs(i ? ", " : "", to->file);
+    if (addresses[i].buffer) {
+      fputc('{', to->file);
+      write_place(to, "buffer", addresses[i].buffer, addresses[i].offset);
+      fputc('}', to->file);
+    } else {
+      fputs("null", to->file);
+    }
+  }
+  fputc(']', to->file);
+}
+
+static void write_argument(capture *to, const mps_argument *argument) {
+  fprintf(to->file, "{\"slot\": %u, ", argument->index);
+  switch ((mps_argument_kind)argument->kind) {
+  case MPS_ARGUMENT_BUFFER:
+    write_place(to, "buffer", argument->buffer, argument->offset);
+    fprintf(to->file, ", \"length\": %" PRIu64, argument->length);
+    break;
+  case MPS_ARGUMENT_BYTES:
+    fputs("\"bytes\": ", to->file);
+    host_json_bytes(to->file, argument->data, argument->length);
+    break;
+  case MPS_ARGUMENT_THREADGROUP:
+    fprintf(to->file, "\"threadgroup\": %" PRIu64, argument->length);
+    break;
+  case MPS_ARGUMENT_ADDRESSES:
+    write_addresses(to, argument);
+    break;
+  }
+  fputc('}', to->file);
+}
+
+static void write_constants(capture *to, const host_kernel *kernel) {
+  fputs(", \"constants\": [", to->file);
+  for (uint32_t i = 0; i < kernel->constant_count; i++) {
+    const mps_constant_value *constant = &kernel->constants[i];
+    fprintf(to->file, "%s{\"index\": %u, \"data_type\": %u, \"bytes\": ", i ? ", " : "", constant->index,
+            constant->data_type);
+    host_json_bytes(to->file, constant->value, host_constant_size(constant->data_type));
+    fputc('}', to->file);
+  }
+  fputc(']', to->file);
+}
+
+static void write_dispatch(capture *to, const host_call *call) {
+  const mps_pipeline *pipeline = call->pipeline;
+  fputs(", \"kind\": \"dispatch\", \"kernel\": ", to->file);
+  host_json_text(to->file, pipeline->kernel);
+  fputs(", \"label\": ", to->file);
+  host_json_text(to->file, pipeline->label);
+  fprintf(to->file, ", \"library\": %" PRIu64, host_store_library(to->store, pipeline->library));
+  write_constants(to, pipeline->impl);
+  fputs(", \"grid\": ", to->file);
+  host_json_size(to->file, call->grid);
+  fputs(", \"group\": ", to->file);
+  host_json_size(to->file, call->group);
+  fputs(", \"arguments\": [", to->file);
+  for (uint32_t i = 0; i < call->argument_count; i++) {
+    fputs(i ? ", " : "", to->file);
+    write_argument(to, &call->arguments[i]);
+  }
+  fputc(']', to->file);
+}
+
+static void write_range(capture *to, const char *name, const mps_argument *range) {
+  fprintf(to->file, ", \"%s\": {", name);
+  write_place(to, "buffer", range->buffer, range->offset);
+  fputc('}', to->file);
+}
+
+static void write_call(capture *to, const host_call *call) {
+  switch (call->kind) {
+  case HOST_CALL_DISPATCH:
+    write_dispatch(to, call);
+    break;
+  case HOST_CALL_COPY:
+    fprintf(to->file, ", \"kind\": \"copy\", \"length\": %" PRIu64, call->length);
+    write_range(to, "source", &call->arguments[0]);
+    write_range(to, "target", &call->arguments[1]);
+    break;
+  case HOST_CALL_FILL:
+    fprintf(to->file, ", \"kind\": \"fill\", \"length\": %" PRIu64 ", \"value\": %u", call->length, call->value);
+    write_range(to, "target", &call->arguments[0]);
+    break;
+  }
+  fputs(", \"buffers\": [", to->file);
+  for (uint32_t i = 0; i < call->buffer_count; i++) {
+    const host_call_buffer *use = &call->buffers[i];
+    fprintf(to->file, "%s{\"buffer\": %" PRIu64 ", \"before\": %" PRId64 ", \"after\": %" PRId64 "}", i ? ", " : "",
+            host_store_buffer(to->store, use->buffer), use->before, use->after);
+  }
+  fputc(']', to->file);
+}
+
+/* What a line speaks of gets its own line first: numbers are given out here. */
+static void introduce(capture *to, const host_call *call) {
+  for (uint32_t i = 0; i < call->buffer_count; i++) {
+    host_store_buffer(to->store, call->buffers[i].buffer);
+  }
+  if (call->pipeline) {
+    host_store_library(to->store, call->pipeline->library);
+  }
+}
+
+static void write_command(capture *to, const char *label, const host_work *work, uint64_t start, uint64_t end,
+                          const char *failure) {
+  char what[256];
+  host_work_describe(work, what, sizeof what);
+  flockfile(to->file); /* no signpost in the middle of a line */
+  if (work->call) {
+    introduce(to, work->call);
+  }
+  fprintf(to->file, "{\"command\": %" PRIu64 ", \"queue\": ", ++to->commands);
+  host_json_text(to->file, label);
+  fputs(", \"what\": ", to->file);
+  host_json_text(to->file, what);
+  fprintf(to->file, ", \"start\": %" PRIu64 ", \"end\": %" PRIu64 ", \"failed\": ", start, end);
+  host_json_text(to->file, failure);
+  if (work->call) {
+    write_call(to, work->call);
+  }
+  fputs("}\n", to->file);
+  funlockfile(to->file);
+}
+
+/* `call` is NULL for what was encoded before the capture began. */
+bool host_capture_run(const void *queue, const char *label, const host_work *work, host_fault *fault) {
+  capture *to = capture_of(queue);
+  if (!to) {
+    return host_work_run(work, fault);
+  }
+  pthread_mutex_lock(&to->order);
+  host_call *call = work->call;
+  for (uint32_t i = 0; call && i < call->buffer_count; i++) {
+    call->buffers[i].before = host_store_contents(to->store, call->buffers[i].buffer);
+  }
+  uint64_t start = host_now();
+  bool ok = host_work_run(work, fault);
+  uint64_t end = host_now();
+  for (uint32_t i = 0; call && i < call->buffer_count; i++) {
+    call->buffers[i].after = host_store_contents(to->store, call->buffers[i].buffer);
+  }
+  write_command(to, label, work, start, end, ok ? NULL : fault->text);
+  pthread_mutex_unlock(&to->order);
+  drop(to);
+  return ok;
 }
 
 void host_capture_signpost(const char *what, mps_signpost_category category, uint64_t id, const char *message) {
   pthread_mutex_lock(&lock);
-  if (file) {
-    fprintf(file, "signpost %" PRIu64 " %s %s %" PRIu64 " ", host_now(), what,
-            category == MPS_SIGNPOST_INTERVALS ? "intervals" : "events", id);
-    write_quoted(message);
-    fputc('\n', file);
+  if (current) {
+    FILE *file = current->file;
+    flockfile(file);
+    fprintf(file,
+            "{\"signpost\": \"%s\", \"time\": %" PRIu64 ", \"category\": \"%s\", \"id\": %" PRIu64 ", \"message\": ",
+            what, host_now(), category == MPS_SIGNPOST_INTERVALS ? "intervals" : "events", id);
+    host_json_text(file, message);
+    fputs("}\n", file);
+    funlockfile(file);
   }
   pthread_mutex_unlock(&lock);
 }

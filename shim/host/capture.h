@@ -1,19 +1,20 @@
-/* A capture: a directory with one text file, a line for each command that ran and each signpost. */
+/* A capture: a directory with what is needed to run each command again, and to compare; docs/capture.md. */
 #ifndef MPS_HOST_CAPTURE_H
 #define MPS_HOST_CAPTURE_H
 
-#include "backend.h"
+#include "command.h"
 
-/* Read before anything is made up for a line, so that no capture costs no more than this. */
+/* Read before anything is made up for a capture, so that none costs no more than this. */
 extern _Atomic bool host_capture_running;
 
 static inline bool host_capture_is_on(void) {
   return atomic_load_explicit(&host_capture_running, memory_order_relaxed);
 }
 
-/* `queue` is mps_queue.impl. `failure` is NULL for a command that succeeded. */
-void host_capture_command(const void *queue, const char *label, const char *what, uint64_t start, uint64_t end,
-                          const char *failure);
+/* Run work of a queue as host_work_run does; if a capture wants it, alone among the captured, with the contents of its
+ * buffers before and after. `queue` is mps_queue.impl. */
+bool host_capture_run(const void *queue, const char *label, const host_work *work, host_fault *fault);
+
 void host_capture_signpost(const char *what, mps_signpost_category category, uint64_t id, const char *message);
 
 bool host_capture_supported(mps_device *device);

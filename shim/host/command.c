@@ -1,5 +1,8 @@
 #include "command.h"
 
+#include "capture.h"
+#include "capture_call.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +40,16 @@ static void use_table(host_command *command, const mps_argument *argument) {
   }
 }
 
+/* The command with what a capture wants of it; NULL if there was no memory for that. */
+static host_command *with_call(host_command *command, host_call *call) {
+  if (!call) {
+    host_command_free(command);
+    return NULL;
+  }
+  command->work.call = call;
+  return command;
+}
+
 host_command *host_command_dispatch(const mps_dispatch *dispatch, const uint32_t grid[3], const uint32_t group[3]) {
   size_t buffers = 0;
   for (uint32_t i = 0; i < dispatch->argument_count; i++) {
@@ -64,28 +77,32 @@ host_command *host_command_dispatch(const mps_dispatch *dispatch, const uint32_t
   }
   command->pipeline = dispatch->pipeline;
   mps_pipeline_hold(command->pipeline);
-  return command;
+  return host_capture_is_on() ? with_call(command, host_call_dispatch(dispatch, grid, group)) : command;
 }
 
-static host_command *command_of_own_kernel(const host_work *work, mps_buffer *first, mps_buffer *second) {
+host_command *host_command_copy(mps_buffer *source, uint64_t source_offset, mps_buffer *target, uint64_t target_offset,
+                                uint64_t length) {
   host_command *command = command_new(HOST_COMMAND_WORK, 2, 0);
-  if (command) {
-    command->pipeline = NULL;
-    command->work = *work;
-    use_buffer(command, first);
-    if (second) {
-      use_buffer(command, second);
-    }
+  if (!command) {
+    return NULL;
   }
-  return command;
+  command->pipeline = NULL;
+  host_work_copy(&command->work, source, source_offset, target, target_offset, length);
+  use_buffer(command, source);
+  use_buffer(command, target);
+  return host_capture_is_on() ? with_call(command, host_call_copy(source, source_offset, target, target_offset, length))
+                              : command;
 }
 
-host_command *host_command_copy(const host_work *work, mps_buffer *source, mps_buffer *target) {
-  return command_of_own_kernel(work, source, target);
-}
-
-host_command *host_command_fill(const host_work *work, mps_buffer *buffer) {
-  return command_of_own_kernel(work, buffer, NULL);
+host_command *host_command_fill(mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
+  host_command *command = command_new(HOST_COMMAND_WORK, 1, 0);
+  if (!command) {
+    return NULL;
+  }
+  command->pipeline = NULL;
+  host_work_fill(&command->work, buffer, offset, length, value);
+  use_buffer(command, buffer);
+  return host_capture_is_on() ? with_call(command, host_call_fill(buffer, offset, length, value)) : command;
 }
 
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value) {
@@ -111,8 +128,11 @@ void host_command_free(host_command *command) {
   for (uint32_t i = 0; i < command->buffer_count; i++) {
     mps_buffer_end_use(command->buffers[i]);
   }
-  if (command->kind == HOST_COMMAND_WORK && command->pipeline) {
-    mps_pipeline_drop(command->pipeline);
+  if (command->kind == HOST_COMMAND_WORK) {
+    free(command->work.call);
+    if (command->pipeline) {
+      mps_pipeline_drop(command->pipeline);
+    }
   } else if (command->kind == HOST_COMMAND_SIGNAL || command->kind == HOST_COMMAND_WAIT) {
     mps_event_drop(command->event);
   }

@@ -18,6 +18,7 @@ typedef struct host_bounds {
 /* A run of a kernel. Copies and fills are runs of kernels too, of our own: so they share the threads, and a bad address
  * in memory that was taken over without a copy is a failure as in any kernel. */
 typedef struct host_work {
+  struct host_call *call; /* for the capture, owned by the command; NULL without one: capture_call.h */
   const mslc_kernel *kernel;
   const char *name;    /* of the pipeline; NULL for our own kernels */
   host_bounds *bounds; /* NULL if the kernel is not validated */
@@ -82,8 +83,9 @@ typedef struct host_command {
 
 /* NULL when there is no memory. Each holds what it uses, and is counted as pending until it is freed. */
 host_command *host_command_dispatch(const mps_dispatch *dispatch, const uint32_t grid[3], const uint32_t group[3]);
-host_command *host_command_copy(const host_work *work, mps_buffer *source, mps_buffer *target);
-host_command *host_command_fill(const host_work *work, mps_buffer *buffer);
+host_command *host_command_copy(mps_buffer *source, uint64_t source_offset, mps_buffer *target, uint64_t target_offset,
+                                uint64_t length);
+host_command *host_command_fill(mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value);
 host_command *host_command_callback(mps_callback_fn callback, void *user);
 void host_command_free(host_command *command);

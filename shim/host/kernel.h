@@ -11,6 +11,8 @@ typedef struct host_kernel {
   const mslc_kernel *kernel;
   uint32_t static_bytes; /* of threadgroup memory, slots laid out and padded */
   void *library;         /* the kernel library it comes from, held */
+  uint32_t constant_count;
+  mps_constant_value *constants; /* what it was built with, by index; one block with their values */
 } host_kernel;
 
 /* Why a run ended early: a text such as "wrote to address 0x10, where there is no memory". */

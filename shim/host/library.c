@@ -209,15 +209,15 @@ static mps_status from_metallib(mps_library *library, char *data, size_t size, c
   return status;
 }
 
-/* Takes over the caller's reference to `image`. */
-static mps_status from_image(mps_library *library, host_image *image) {
-  host_library *own = calloc(1, sizeof *own);
+/* Takes `data` over, which is kept for captures. */
+static mps_status from_image(mps_library *library, char *data, size_t size, const char *name) {
+  const mps_compile_options options = {.struct_size = sizeof options};
+  host_library *own = take_source(data, size, &options);
   if (own == NULL) {
-    host_image_drop(image);
     return no_memory();
   }
-  own->image = image;
-  return keep_or_undo(library, own, take_image(library, image->library));
+  mps_status status = host_image_open(own->source, size, name, &own->image);
+  return keep_or_undo(library, own, status == MPS_STATUS_OK ? take_image(library, own->image->library) : status);
 }
 
 mps_status host_library_from_file(mps_library *library, const char *path) {
@@ -227,19 +227,14 @@ mps_status host_library_from_file(mps_library *library, const char *path) {
   if (host_is_metallib(data, size)) {
     return from_metallib(library, data, size, path);
   }
-  host_image *image = NULL;
-  mps_status status = host_image_open(data, size, path, &image);
-  free(data);
-  return status == MPS_STATUS_OK ? from_image(library, image) : status;
+  return from_image(library, data, size, path);
 }
 
 mps_status host_library_from_data(mps_library *library, const void *data, size_t size) {
   if (host_is_metallib(data, size)) {
     return from_metallib(library, copy_source(data, size), size, "the metallib");
   }
-  host_image *image = NULL;
-  MPS_TRY(host_image_open(data, size, "the data", &image));
-  return from_image(library, image);
+  return from_image(library, copy_source(data, size), size, "the data");
 }
 
 void host_library_close(mps_library *library) {

@@ -7,7 +7,7 @@
 /* Either a kernel library, or a source or metallib that is compiled kernel by kernel. */
 typedef struct host_library {
   host_image *image; /* NULL for what is compiled */
-  char *source;      /* owned, as everything in options; of a metallib, the file */
+  char *source;      /* owned, as everything in options; of a metallib or a kernel library, the file */
   size_t source_length;
   mps_compile_options options;
 } host_library;

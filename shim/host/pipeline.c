@@ -88,13 +88,34 @@ static mps_status build(const mps_library *library, const char *kernel, const mp
   return status;
 }
 
-static mps_status build_with_constants(const mps_library *library, const mps_pipeline_desc *desc,
+/* The values themselves, behind the list: captures write them down. */
+static mps_status keep_constants(host_kernel *own, const mps_constant_value *constants, uint32_t count) {
+  const size_t room = 32; /* the longest constant, four times 8 bytes */
+  own->constants = malloc((count + (size_t)1) * (sizeof *constants + room));
+  if (own->constants == NULL) {
+    return no_memory();
+  }
+  own->constant_count = count;
+  char *values = (char *)(own->constants + count);
+  for (uint32_t number = 0; number < count; number++, values += room) {
+    own->constants[number] = constants[number];
+    own->constants[number].name = NULL;
+    own->constants[number].value =
+        memcpy(values, constants[number].value, host_constant_size(constants[number].data_type));
+  }
+  return MPS_STATUS_OK;
+}
+
+static mps_status build_with_constants(const mps_library *library, const mps_pipeline_desc *desc, host_kernel *own,
                                        host_image **out_image) {
   mps_constant_value *constants = calloc(desc->constant_count + (size_t)1, sizeof *constants);
   if (constants == NULL) {
     return no_memory();
   }
   mps_status status = match_constants(library, desc, constants);
+  if (status == MPS_STATUS_OK) {
+    status = keep_constants(own, constants, desc->constant_count);
+  }
   if (status == MPS_STATUS_OK) {
     status = build(library, desc->kernel, constants, desc->constant_count, out_image);
   }
@@ -103,16 +124,17 @@ static mps_status build_with_constants(const mps_library *library, const mps_pip
 }
 
 /* A reference to the image that holds the kernel. */
-static mps_status find_image(const mps_library *library, const mps_pipeline_desc *desc, host_image **out_image) {
-  const host_library *own = library->impl;
-  if (own->image == NULL) {
-    return build_with_constants(library, desc, out_image);
+static mps_status find_image(const mps_library *library, const mps_pipeline_desc *desc, host_kernel *own,
+                             host_image **out_image) {
+  const host_library *from = library->impl;
+  if (from->image == NULL) {
+    return build_with_constants(library, desc, own, out_image);
   }
   if (desc->constant_count != 0) {
     return unknown_constant(library, &desc->constants[0]);
   }
-  host_image_hold(own->image);
-  *out_image = own->image;
+  host_image_hold(from->image);
+  *out_image = from->image;
   return MPS_STATUS_OK;
 }
 
@@ -244,20 +266,28 @@ static mps_status take_kernel(mps_pipeline *pipeline, host_kernel *own) {
   return MPS_STATUS_OK;
 }
 
+static void free_kernel(host_kernel *own) {
+  if (own->library != NULL) {
+    host_image_drop(own->library);
+  }
+  free(own->constants);
+  free(own);
+}
+
 mps_status host_pipeline_open(mps_pipeline *pipeline, const mps_pipeline_desc *desc) {
-  host_image *image = NULL;
-  MPS_TRY(find_image(pipeline->library, desc, &image));
   host_kernel *own = calloc(1, sizeof *own);
   if (own == NULL) {
-    host_image_drop(image);
     return no_memory();
   }
+  host_image *image = NULL;
+  mps_status status = find_image(pipeline->library, desc, own, &image);
   own->library = image;
-  mps_status status = take_kernel(pipeline, own);
+  if (status == MPS_STATUS_OK) {
+    status = take_kernel(pipeline, own);
+  }
   if (status != MPS_STATUS_OK) {
     free_arguments(pipeline);
-    host_image_drop(image);
-    free(own);
+    free_kernel(own);
     return status;
   }
   pipeline->impl = own;
@@ -266,7 +296,5 @@ mps_status host_pipeline_open(mps_pipeline *pipeline, const mps_pipeline_desc *d
 
 /* The arguments belong to the pipeline, which frees them. */
 void host_pipeline_close(mps_pipeline *pipeline) {
-  host_kernel *own = pipeline->impl;
-  host_image_drop(own->library);
-  free(own);
+  free_kernel(pipeline->impl);
 }

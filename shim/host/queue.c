@@ -158,9 +158,9 @@ static mps_status check_volume(const uint32_t grid[3]) {
   return MPS_STATUS_OK;
 }
 
-/* true if it was run. */
+/* true if it was run. What is captured goes to the worker: it holds what the capture writes down. */
 static bool try_now(host_stream *stream, const host_work *work) {
-  if (!host_work_is_small(work)) {
+  if (!host_work_is_small(work) || host_capture_is_on()) {
     return false;
   }
   pthread_mutex_lock(&stream->lock);
@@ -192,7 +192,7 @@ mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sourc
   if (try_now(stream, &work)) {
     return MPS_STATUS_OK;
   }
-  return append_locked(stream, host_command_copy(&work, source, target), "copy");
+  return append_locked(stream, host_command_copy(source, source_offset, target, target_offset, length), "copy");
 }
 
 mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
@@ -202,7 +202,7 @@ mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offse
   if (try_now(stream, &work)) {
     return MPS_STATUS_OK;
   }
-  return append_locked(stream, host_command_fill(&work, buffer), "fill");
+  return append_locked(stream, host_command_fill(buffer, offset, length, value), "fill");
 }
 
 mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value) {

@@ -34,22 +34,11 @@ static void fail(host_stream *stream, const host_work *work, const host_fault *f
   host_failure_put(stream->failure, failure);
 }
 
-static void capture(host_stream *stream, const host_work *work, uint64_t start, const char *failure) {
-  char what[HOST_FAILURE_BYTES];
-  host_work_describe(work, what, sizeof what);
-  host_capture_command(stream, stream->label, what, start, host_now(), failure);
-}
-
 bool host_stream_run(host_stream *stream, const host_work *work, char failure[HOST_FAILURE_BYTES]) {
-  bool captured = host_capture_is_on();
-  uint64_t start = captured ? host_now() : 0;
   host_fault fault;
-  bool ok = host_work_run(work, &fault);
+  bool ok = host_capture_is_on() ? host_capture_run(stream, stream->label, work, &fault) : host_work_run(work, &fault);
   if (!ok) {
     fail(stream, work, &fault, failure);
-  }
-  if (captured) {
-    capture(stream, work, start, ok ? NULL : fault.text);
   }
   return ok;
 }

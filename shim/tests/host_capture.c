@@ -1,10 +1,12 @@
 /* A capture of the host device: what it writes, and what it refuses. */
 #include "host_fixture.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static char parent[64], document[128], file[160], text[65536];
+static int files;
 
 static mps_status start(const char *path, mps_queue *queue) {
   mps_capture_desc desc = {.struct_size = sizeof desc, .path = path, .queue = queue};
@@ -17,6 +19,23 @@ static bool active(void) {
   return is_active;
 }
 
+/* Removes a directory of the document with its files, which are counted in `files`. */
+static void remove_files(const char *name) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", document, name);
+  DIR *directory = opendir(path);
+  EXPECT(directory != NULL);
+  files = 0;
+  for (const struct dirent *entry; (entry = readdir(directory));) {
+    if (entry->d_name[0] != '.') {
+      EXPECT_EQUAL(unlinkat(dirfd(directory), entry->d_name, 0), 0);
+      files++;
+    }
+  }
+  closedir(directory);
+  EXPECT_EQUAL(rmdir(path), 0);
+}
+
 /* Reads the document into `text` and removes it. */
 static void read_document(void) {
   FILE *stream = fopen(file, "r");
@@ -24,6 +43,8 @@ static void read_document(void) {
   text[fread(text, 1, sizeof text - 1, stream)] = '\0';
   fclose(stream);
   EXPECT_EQUAL(unlink(file), 0);
+  remove_files("buffers");
+  remove_files("libraries");
   EXPECT_EQUAL(rmdir(document), 0);
 }
 
@@ -45,9 +66,11 @@ static void test_commands(void) {
   EXPECT(active());
   EXPECT_FAIL(start(file, NULL), INVALID_ARGUMENT, ".gputrace");
   run(queue, add, buffer, &one, 300);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
   run(other, add, buffer, &one, 100000);
   EXPECT_OK(mps_queue_wait(other, MPS_FOREVER));
   EXPECT_OK(mps_queue_fill(queue, buffer, 0, 12, 0));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
   EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "half\nway"));
   EXPECT_OK(mps_signpost_begin(MPS_SIGNPOST_INTERVALS, "step", &id));
   EXPECT_OK(mps_signpost_end(id, "step"));
@@ -56,24 +79,44 @@ static void test_commands(void) {
   EXPECT_OK(mps_capture_stop(device));
   EXPECT(!active());
   run(queue, add, buffer, &one, 1);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
   read_document();
-  EXPECT_EQUAL(lines_with("\ncommand "), 4);
-  EXPECT_EQUAL(lines_with("queue \"a \\\"named\\\" queue\" kernel 'add'; grid 300 x 1 x 1, group 256 x 1 x 1\n"), 1);
-  EXPECT_EQUAL(lines_with("queue \"other\" kernel 'add'; grid 100000 x 1 x 1, group 256 x 1 x 1\n"), 1);
-  EXPECT_EQUAL(lines_with("fill of 12 bytes\n"), 1);
-  EXPECT_EQUAL(lines_with("kernel 'wild'; grid 1 x 1 x 1, group 1 x 1 x 1 failed \"wrote"), 1);
-  EXPECT_EQUAL(lines_with("event events 0 \"half\\x0away\"\n"), 1);
-  EXPECT_EQUAL(lines_with(" begin intervals "), 1);
-  EXPECT_EQUAL(lines_with(" end intervals "), 1);
+  EXPECT_EQUAL(files, 1); /* libraries */
+  EXPECT_EQUAL(lines_with("{\"capture\": 1, "), 1);
+  EXPECT_EQUAL(lines_with("\n{\"stop\": "), 1);
+  EXPECT_EQUAL(lines_with("\n{\"command\": "), 4);
+  EXPECT_EQUAL(lines_with("\n{\"buffer\": 1, \"length\": 400000, \"storage\": \"shared\", \"label\": null}\n"), 1);
+  EXPECT_EQUAL(lines_with("\n{\"buffer\": "), 1);
+  EXPECT_EQUAL(lines_with("\n{\"library\": 1, \"file\": \"libraries/1.kernels\""), 1);
+  EXPECT_EQUAL(
+      lines_with("\"queue\": \"a \\\"named\\\" queue\", \"what\": \"kernel 'add'; grid 300 x 1 x 1, group 256 x 1 "
+                 "x 1\""),
+      1);
+  EXPECT_EQUAL(lines_with("\"kernel\": \"add\", \"label\": \"add\", \"library\": 1, \"constants\": [], "
+                          "\"grid\": [300, 1, 1], \"group\": [256, 1, 1], \"arguments\": "
+                          "[{\"slot\": 0, \"buffer\": 1, \"offset\": 0, \"length\": 0}, "
+                          "{\"slot\": 1, \"bytes\": \"01000000\"}], "
+                          "\"buffers\": [{\"buffer\": 1, \"before\": 1, \"after\": 2}]}\n"),
+               1);
+  EXPECT_EQUAL(lines_with("\"queue\": \"other\", \"what\": \"kernel 'add'; grid 100000 x 1 x 1"), 1);
+  EXPECT_EQUAL(
+      lines_with("\"failed\": null, \"kind\": \"fill\", \"length\": 12, \"value\": 0, \"target\": "
+                 "{\"buffer\": 1, \"offset\": 0}, \"buffers\": [{\"buffer\": 1, \"before\": 3, \"after\": 4}]}\n"),
+      1);
+  EXPECT_EQUAL(lines_with("\"failed\": \"wrote"), 1);
+  EXPECT_EQUAL(lines_with("\"category\": \"events\", \"id\": 0, \"message\": \"half\\u000away\"}\n"), 1);
+  EXPECT_EQUAL(lines_with("{\"signpost\": \"begin\", "), 1);
+  EXPECT_EQUAL(lines_with("{\"signpost\": \"end\", "), 1);
 
   EXPECT_OK(start(document, other)); /* of one queue */
   run(queue, add, buffer, &one, 1);
   run(other, add, buffer, &one, 2);
+  EXPECT_OK(mps_queue_wait(other, MPS_FOREVER));
   EXPECT_OK(mps_queue_release(other)); /* the capture keeps it */
   EXPECT_OK(mps_capture_stop(device));
   read_document();
-  EXPECT_EQUAL(lines_with("\ncommand "), 1);
-  EXPECT_EQUAL(lines_with("grid 2 x 1 x 1"), 1);
+  EXPECT_EQUAL(lines_with("\n{\"command\": "), 1);
+  EXPECT_EQUAL(lines_with("\"grid\": [2, 1, 1]"), 1);
 
   EXPECT_OK(mps_buffer_release(buffer));
   EXPECT_OK(mps_pipeline_release(add));
@@ -99,7 +142,7 @@ static void test_refusals(void) {
   EXPECT(access(missing, F_OK) != 0);
   EXPECT_OK(mps_capture_stop(device));
   read_document();
-  EXPECT_EQUAL(lines_with("\ncommand "), 0);
+  EXPECT_EQUAL(lines_with("\n{\"command\": "), 0);
 }
 
 int main(int argc, char **argv) {
@@ -107,7 +150,7 @@ int main(int argc, char **argv) {
   snprintf(parent, sizeof parent, "/tmp/mps-capture-XXXXXX");
   EXPECT(mkdtemp(parent) != NULL);
   snprintf(document, sizeof document, "%s/run.gputrace", parent);
-  snprintf(file, sizeof file, "%s/commands.txt", document);
+  snprintf(file, sizeof file, "%s/commands.jsonl", document);
   test_commands();
   test_refusals();
   EXPECT_EQUAL(rmdir(parent), 0);
