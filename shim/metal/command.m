@@ -32,10 +32,16 @@ static bool is_listed(const char *list, const char *entry) {
   return false;
 }
 
-/* Remember for the encoder's label what it runs, as far as there is room. */
+/* Whether the open encoder's list of kernels has, or has room for, one more. */
+static bool has_room(const metal_queue *queue, const char *label) {
+  return is_listed(queue->kernels, label) ||
+         strlen(queue->kernels) + strlen(label) + sizeof ", " <= sizeof queue->kernels;
+}
+
+/* Remember for the encoder's label what it runs. Alone in an encoder, a name that is too long is cut. */
 static void note_kernel(metal_queue *queue, const char *label) {
   size_t used = strlen(queue->kernels);
-  if (!is_listed(queue->kernels, label) && used + strlen(label) + sizeof ", " <= sizeof queue->kernels) {
+  if (!is_listed(queue->kernels, label)) {
     snprintf(queue->kernels + used, sizeof queue->kernels - used, "%s%s", used > 0 ? ", " : "", label);
   }
 }
@@ -95,6 +101,9 @@ static mps_status encode_dispatch(metal_queue *queue, const mps_device *device, 
   metal_segment *segment;
   MPS_TRY(metal_segment_open(queue, &segment));
   MPS_TRY(metal_segment_reserve(segment, 1 + count_holds(dispatch)));
+  if (!has_room(queue, pipeline->label)) {
+    metal_end_encoder(queue); /* so that a failure names all kernels that there were */
+  }
   id<MTLComputeCommandEncoder> encoder = metal_compute_encoder(queue);
   if (encoder == nil) {
     return MPS_STATUS_OUT_OF_MEMORY;
@@ -136,6 +145,9 @@ static mps_status byte_encoder(metal_queue *queue, const mps_device *device,
                                id<MTLComputeCommandEncoder> *out_encoder) {
   const metal_device *impl = device->impl;
   MPS_TRY(metal_bytes_prepare(impl->bytes, impl->gpu));
+  if (!has_room(queue, METAL_BLIT_LABEL)) {
+    metal_end_encoder(queue);
+  }
   *out_encoder = metal_compute_encoder(queue);
   queue->bound = nil;
   note_kernel(queue, METAL_BLIT_LABEL);

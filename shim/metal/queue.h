@@ -87,7 +87,7 @@ struct metal_queue {
   id<MTLComputeCommandEncoder> compute; /* at most one of these two is open */
   id<MTLBlitCommandEncoder> blit;
   id<MTLComputePipelineState> bound; /* by the open compute encoder; borrowed */
-  char kernels[256];                 /* names of what the open encoder runs */
+  char kernels[256];                 /* names of all that the open encoder runs */
   bool fence_updated;
   uint64_t segment_number;
   uint64_t serial;         /* of the command buffer being encoded, or of the last one */
@@ -99,6 +99,7 @@ struct metal_queue {
   bool begun;                  /* commands were encoded since the last commit; changed with both locks */
   metal_segment *first, *last; /* submitted, and not done with */
   uint64_t submitted, retired; /* numbers of segments */
+  bool stalled;                /* nothing was retired for so long that commits no longer wait for it */
   uint64_t committed;          /* the last serial that was committed */
   metal_queue_waiter *waiters;
   mps_command_info infos[METAL_REMEMBERED];

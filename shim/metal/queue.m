@@ -9,7 +9,7 @@
 /* Metal blocks whoever wants one command buffer more than a queue may have in flight, which a caller that would have to
  * signal an event first could wait for in vain. So Metal is told more than is ever needed, and the caller's own number
  * is kept here: a commit waits while so many are in flight, lest a loop without waits fills the memory, but not for
- * ever. */
+ * ever, and once in vain is enough until something is done. */
 enum { ROOM = 2048 };
 #define PATIENCE_NS 250000000u
 
@@ -184,14 +184,24 @@ static mps_status commit(metal_queue *queue, uint64_t *serial) {
   return status;
 }
 
+/* Wait until no more are in flight than may be, or until patience ends. */
+static void hold_back(metal_queue *queue) {
+  pthread_mutex_lock(&queue->progress);
+  bool waits = metal_queue_calling != queue && !queue->stalled;
+  pthread_mutex_unlock(&queue->progress);
+  @autoreleasepool {
+    if (waits && !wait_for_submitted(queue, queue->max_in_flight, PATIENCE_NS)) {
+      pthread_mutex_lock(&queue->progress);
+      queue->stalled = true;
+      pthread_mutex_unlock(&queue->progress);
+    }
+  }
+}
+
 mps_status metal_commit(mps_queue *handle, uint64_t *serial) {
   metal_queue *queue = handle->impl;
   MPS_TRY(commit(queue, serial));
-  if (metal_queue_calling != queue) {
-    @autoreleasepool {
-      wait_for_submitted(queue, queue->max_in_flight, PATIENCE_NS);
-    }
-  }
+  hold_back(queue);
   return MPS_STATUS_OK;
 }
 

@@ -312,6 +312,7 @@ static void retire(metal_queue *queue) {
       queue->last = NULL;
     }
     queue->retired = segment->number;
+    queue->stalled = false;
     atomic_fetch_sub_explicit(&mps_pending_commands, segment->operations, memory_order_relaxed);
     segment->next = done;
     done = segment;

@@ -1,4 +1,4 @@
-/* What the tests of the host device's queues and events share. The kernel library of host_kernels.c is argv[1]. */
+/* What the tests of queues and events share. The kernel library of host_kernels.c is argv[1], the device argv[2]. */
 #ifndef MPS_TESTS_HOST_FIXTURE_H
 #define MPS_TESTS_HOST_FIXTURE_H
 
@@ -13,13 +13,15 @@ static const uint64_t SECOND = 1000000000;
 
 static mps_device *device;
 static mps_library *library;
+static bool on_metal; /* else on the host device */
 
 static inline void fixture_open(int argc, char **argv) {
-  if (argc != 2) {
-    fprintf(stderr, "usage: %s KERNEL_LIBRARY\n", argv[0]);
+  if (argc != 3 || (strcmp(argv[2], "host") != 0 && strcmp(argv[2], "metal") != 0)) {
+    fprintf(stderr, "usage: %s KERNEL_LIBRARY host|metal\n", argv[0]);
     exit(2);
   }
-  EXPECT_OK(mps_device_create(MPS_DEVICE_HOST, 0, &device));
+  on_metal = strcmp(argv[2], "metal") == 0;
+  EXPECT_OK(mps_device_create(on_metal ? MPS_DEVICE_METAL : MPS_DEVICE_HOST, 0, &device));
   EXPECT_OK(mps_library_create_from_file(device, argv[1], &library));
 }
 

@@ -16,6 +16,9 @@ import mpscffi
 
 standin = ctypes.CDLL(mpscffi.get_library())
 
+_before = pytest.StashKey[list[str]]()
+_failed = pytest.StashKey[int]()
+
 
 def settled_objects(config: pytest.Config) -> list[str]:
     """Drop what the suite and the package keep for later, wait for all work, and count the objects of each class."""
@@ -33,16 +36,29 @@ def settled_objects(config: pytest.Config) -> list[str]:
     return sorted(text.value.decode().splitlines())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_object_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    mpscffi.zeros(1).fill_(1)
-    mpscffi.empty(0)  # all arrays without elements share a buffer, which stays
-    mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
-    before, failed = settled_objects(request.config), request.session.testsfailed
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    module = item.getparent(pytest.Module)
+    if module is not None and _before not in module.stash:
+        mpscffi.zeros(1).fill_(1)
+        mpscffi.empty(0)  # all arrays without elements share a buffer, which stays
+        mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
+        module.stash[_before] = settled_objects(item.config)
+        module.stash[_failed] = item.session.testsfailed
     yield
-    after = settled_objects(request.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    module = item.getparent(pytest.Module)
+    if module is None or (nextitem is not None and nextitem.getparent(pytest.Module) is module):
+        return
+    # What the last test was given by fixtures is let go of later.
+    getattr(item, "funcargs", {}).clear()
+    before, after = module.stash[_before], settled_objects(item.config)
     # After a failure, tracebacks keep what their frames hold.
-    if after != before and request.session.testsfailed == failed:
+    if after != before and item.session.testsfailed == module.stash[_failed]:
         changes = [f"{line} (before)" for line in before if line not in after]
         changes += [f"{line} (now)" for line in after if line not in before]
         pytest.fail("objects of Foundation or Metal are left behind: " + ", ".join(changes))

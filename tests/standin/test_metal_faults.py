@@ -112,8 +112,8 @@ FAULTS = [
     Fault(
         "a committed command buffer is told more",
         "segment.m",
-        "  queue->open = NULL;\n",
-        "",
+        "  @try {\n    [segment->commands commit];",
+        "  @try {\n    [segment->commands commit];\n[segment->commands encodeWaitForEvent:queue->resume value:1];",
         "a committed command buffer is told more",
     ),
     Fault(

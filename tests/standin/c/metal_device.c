@@ -391,6 +391,29 @@ static void test_failure_before_signal(void) {
 }
 
 /* Each name for what failed that Metal's error lets us know. */
+/* More kernels than an encoder's label has room for: it gets no more of them than it can list. */
+static void test_many_kernels(mps_queue *queue, mps_library *library, const mps_dispatch *fault) {
+  enum { KERNELS = 20 };
+  mps_pipeline *kernels[KERNELS];
+  mps_buffer *buffer = make_buffer(4);
+  for (int i = 0; i < KERNELS; i++) {
+    char label[32];
+    snprintf(label, sizeof label, "a kernel with the number %d", i);
+    mps_pipeline_desc desc = {.struct_size = sizeof desc, .kernel = "add", .label = label};
+    EXPECT_OK(mps_pipeline_create(library, &desc, &kernels[i]));
+    EXPECT_OK(add(queue, kernels[i], buffer, 1));
+  }
+  EXPECT_OK(mps_queue_dispatch(queue, fault));
+  EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED,
+              "one of the kernels 'a kernel with the number 17, a kernel with the number 18, a kernel with the "
+              "number 19, wild' failed");
+  EXPECT_EQUAL(*(uint32_t *)contents(buffer), KERNELS);
+  for (int i = 0; i < KERNELS; i++) {
+    EXPECT_OK(mps_pipeline_release(kernels[i]));
+  }
+  EXPECT_OK(mps_buffer_release(buffer));
+}
+
 static void test_failure_texts(void) {
   mps_library *library = open_kernels();
   mps_pipeline *wild = make_pipeline(library, "wild"), *kernel = make_pipeline(library, "add");
@@ -404,6 +427,7 @@ static void test_failure_texts(void) {
   EXPECT_OK(add(queue, kernel, buffer, 1));
   EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "one of the kernels 'add, wild' failed: wrote to");
   EXPECT_EQUAL(*(uint32_t *)contents(buffer), 1);
+  test_many_kernels(queue, library, &fault);
   standin_set("silent_errors", 1);
   EXPECT_OK(mps_queue_dispatch(queue, &fault));
   EXPECT_OK(mps_queue_commit(queue, NULL));
