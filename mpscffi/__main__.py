@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from mpscffi import errors
-from mpscffi.commands import bench, cache, check, run
+from mpscffi.commands import bench, cache, check, replay, run
 from mpscffi.commands.options import UsageError
 
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo", help="compile kernels, check their results against NumPy, show timings and memory"
     )
     demo.set_defaults(command=_demo)
-    for module in (run, bench, check, cache):
+    for module in (run, bench, check, cache, replay):
         module.add(commands)
     words = sys.argv[1:] if arguments is None else list(arguments)
     own = commands.choices.get(words[0]) if words else None
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mpscffi: {error}", file=sys.stderr)
         return 2
     except errors.CompileError as error:
-        print(str(error).replace("program_source:", f"{given.file}:"), end="", file=sys.stderr)
+        name = getattr(given, "file", "program_source")
+        print(str(error).replace("program_source:", f"{name}:"), end="", file=sys.stderr)
         return 1
     except errors.Error as error:
         print(f"mpscffi: {error}".rstrip("\n"), file=sys.stderr)

@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "ExecutionError",
     "FileError",
+    "FileExistsError",
     "FileNotFoundError",
     "ForkedError",
     "InternalError",
@@ -98,6 +99,10 @@ class ForkedError(Error):
 
 class FileError(OSError, Error):
     """A file does not exist, or cannot be read or written."""
+
+
+class FileExistsError(builtins.FileExistsError, FileError):
+    """There is something of that name already."""
 
 
 class FileNotFoundError(builtins.FileNotFoundError, FileError):
