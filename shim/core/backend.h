@@ -9,6 +9,20 @@
 
 #include "object.h"
 
+/* A command that the core has checked, as `submit` takes them. */
+typedef struct mps_work {
+  uint32_t kind; /* mps_command_kind; 0 if there is nothing to run */
+  union {
+    struct {
+      const mps_dispatch *dispatch;
+      uint32_t grid[3]; /* as in encode_dispatch */
+      uint32_t group[3];
+    };
+    mps_copy copy;
+    mps_fill fill;
+  };
+} mps_work;
+
 struct mps_backend {
   mps_device_kind kind;
   const char *name; /* "metal", "host" */
@@ -42,6 +56,7 @@ struct mps_backend {
   mps_status (*encode_copy)(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
                             uint64_t target_offset, uint64_t length);
   mps_status (*encode_fill)(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
+  mps_status (*submit)(mps_queue *queue, const mps_work *works, uint32_t count); /* encode all of them, and commit */
   mps_status (*encode_signal)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_wait)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_callback)(mps_queue *queue, mps_callback_fn callback, void *user);

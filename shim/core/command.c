@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "command.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -364,8 +365,7 @@ static mps_status resolve_grid(const mps_dispatch *dispatch, const uint64_t grou
 
 /* ---- commands ---- */
 
-static mps_status dispatch_checked(mps_queue *queue, const mps_dispatch *dispatch) {
-  const mps_device *device = queue->device;
+mps_status mps_dispatch_check(const mps_device *device, const mps_dispatch *dispatch, mps_work *work) {
   const mps_pipeline *pipeline = dispatch->pipeline;
   MPS_TRY(mps_object_check(pipeline, MPS_KIND_PIPELINE, "mps_queue_dispatch"));
   MPS_TRY(mps_check_same_device("mps_queue_dispatch", device, "pipeline", pipeline->library->device));
@@ -377,14 +377,23 @@ static mps_status dispatch_checked(mps_queue *queue, const mps_dispatch *dispatc
   }
   MPS_TRY(check_arguments(device, dispatch));
   if (dispatch->grid[0] == 0 || dispatch->grid[1] == 0 || dispatch->grid[2] == 0) {
+    work->kind = 0;
     bool chosen = (dispatch->group[0] | dispatch->group[1] | dispatch->group[2]) == 0;
     return chosen ? MPS_STATUS_OK : check_group(dispatch, &device->info);
   }
   uint64_t group[3];
-  uint32_t grid_threads[3], group_threads[3];
   MPS_TRY(resolve_group(dispatch, &device->info, group));
-  MPS_TRY(resolve_grid(dispatch, group, grid_threads, group_threads));
-  return device->backend->encode_dispatch(queue, dispatch, grid_threads, group_threads);
+  MPS_TRY(resolve_grid(dispatch, group, work->grid, work->group));
+  work->kind = MPS_COMMAND_DISPATCH;
+  work->dispatch = dispatch;
+  return MPS_STATUS_OK;
+}
+
+static mps_status dispatch_checked(mps_queue *queue, const mps_dispatch *dispatch) {
+  mps_work work;
+  MPS_TRY(mps_dispatch_check(queue->device, dispatch, &work));
+  return work.kind != 0 ? queue->device->backend->encode_dispatch(queue, dispatch, work.grid, work.group)
+                        : MPS_STATUS_OK;
 }
 
 mps_status mps_queue_dispatch(mps_queue *queue, const mps_dispatch *dispatch) {
@@ -399,35 +408,54 @@ mps_status mps_queue_dispatch(mps_queue *queue, const mps_dispatch *dispatch) {
   return dispatch_checked(queue, &copy);
 }
 
-mps_status mps_queue_copy(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
-                          uint64_t target_offset, uint64_t length) {
-  MPS_ENTER(queue, MPS_KIND_QUEUE);
-  MPS_TRY(mps_object_check(source, MPS_KIND_BUFFER, __func__));
-  MPS_TRY(mps_object_check(target, MPS_KIND_BUFFER, __func__));
-  MPS_TRY(mps_check_same_device(__func__, queue->device, "source", source->device));
-  MPS_TRY(mps_check_same_device(__func__, queue->device, "target", target->device));
-  MPS_TRY(mps_check_range(__func__, "source", source, source_offset, length));
-  MPS_TRY(mps_check_range(__func__, "target", target, target_offset, length));
-  if (length == 0) {
-    return MPS_STATUS_OK;
-  }
-  if (source == target) {
-    uint64_t apart = source_offset > target_offset ? source_offset - target_offset : target_offset - source_offset;
-    if (apart < length) {
+mps_status mps_copy_check(const mps_device *device, const mps_copy *copy) {
+  const char *function = "mps_queue_copy";
+  MPS_TRY(mps_object_check(copy->source, MPS_KIND_BUFFER, function));
+  MPS_TRY(mps_object_check(copy->target, MPS_KIND_BUFFER, function));
+  MPS_TRY(mps_check_same_device(function, device, "source", copy->source->device));
+  MPS_TRY(mps_check_same_device(function, device, "target", copy->target->device));
+  MPS_TRY(mps_check_range(function, "source", copy->source, copy->source_offset, copy->length));
+  MPS_TRY(mps_check_range(function, "target", copy->target, copy->target_offset, copy->length));
+  if (copy->source == copy->target && copy->length != 0) {
+    uint64_t from = copy->source_offset, to = copy->target_offset;
+    if ((from > to ? from - to : to - from) < copy->length) {
       return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
                       "mps_queue_copy: %" PRIu64 " bytes from offset %" PRIu64 " to offset %" PRIu64
                       " of one buffer overlap: copy through another buffer",
-                      length, source_offset, target_offset);
+                      copy->length, from, to);
     }
+  }
+  return MPS_STATUS_OK;
+}
+
+mps_status mps_queue_copy(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
+                          uint64_t target_offset, uint64_t length) {
+  MPS_ENTER(queue, MPS_KIND_QUEUE);
+  const mps_copy copy = {.struct_size = sizeof copy,
+                         .source = source,
+                         .source_offset = source_offset,
+                         .target = target,
+                         .target_offset = target_offset,
+                         .length = length};
+  MPS_TRY(mps_copy_check(queue->device, &copy));
+  if (length == 0) {
+    return MPS_STATUS_OK;
   }
   return queue->device->backend->encode_copy(queue, source, source_offset, target, target_offset, length);
 }
 
+mps_status mps_fill_check(const mps_device *device, const mps_fill *fill) {
+  const char *function = "mps_queue_fill";
+  MPS_TRY(mps_object_check(fill->buffer, MPS_KIND_BUFFER, function));
+  MPS_TRY(mps_check_same_device(function, device, "buffer", fill->buffer->device));
+  return mps_check_range(function, "buffer", fill->buffer, fill->offset, fill->length);
+}
+
 mps_status mps_queue_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
   MPS_ENTER(queue, MPS_KIND_QUEUE);
-  MPS_TRY(mps_object_check(buffer, MPS_KIND_BUFFER, __func__));
-  MPS_TRY(mps_check_same_device(__func__, queue->device, "buffer", buffer->device));
-  MPS_TRY(mps_check_range(__func__, "buffer", buffer, offset, length));
+  const mps_fill fill = {
+      .struct_size = sizeof fill, .buffer = buffer, .offset = offset, .length = length, .value = value};
+  MPS_TRY(mps_fill_check(queue->device, &fill));
   if (length == 0) {
     return MPS_STATUS_OK;
   }

@@ -299,10 +299,8 @@ static bool is_crowded(const host_stream *stream) {
   return atomic_load_explicit(&stream->in_flight, memory_order_relaxed) >= stream->max_in_flight && !stream->stalled;
 }
 
-mps_status host_commit(mps_queue *queue, uint64_t *serial) {
-  host_stream *stream = queue->impl;
-  pthread_mutex_lock(&stream->lock);
-  uint64_t committed = commit(stream);
+/* With the lock held. */
+static void await_room(host_stream *stream) {
   if (is_crowded(stream) && !host_stream_is_self(stream)) {
     uint64_t deadline = host_deadline(PATIENCE_NS);
     stream->done_sleepers++;
@@ -311,11 +309,87 @@ mps_status host_commit(mps_queue *queue, uint64_t *serial) {
     }
     stream->done_sleepers--;
   }
+}
+
+mps_status host_commit(mps_queue *queue, uint64_t *serial) {
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  uint64_t committed = commit(stream);
+  await_room(stream);
   pthread_mutex_unlock(&stream->lock);
   if (serial) {
     *serial = committed;
   }
   return MPS_STATUS_OK;
+}
+
+/* ---- lists of commands ---- */
+
+/* Of one list, at most so many run on the caller's thread, which has the lock all the while. */
+#define INLINE_WORKS 1024u
+
+/* false if it does not fit into the scratch. */
+static bool bind_work(host_work *work, const mps_work *given, char scratch[HOST_SCRATCH_BYTES]) {
+  switch (given->kind) {
+  case MPS_COMMAND_COPY:
+    host_work_copy(work, given->copy.source, given->copy.source_offset, given->copy.target, given->copy.target_offset,
+                   given->copy.length);
+    return true;
+  case MPS_COMMAND_FILL:
+    host_work_fill(work, given->fill.buffer, given->fill.offset, given->fill.length, (uint8_t)given->fill.value);
+    return true;
+  default:
+    return host_work_bind(work, given->dispatch, given->grid, given->group, true, scratch, HOST_SCRATCH_BYTES);
+  }
+}
+
+static host_command *make_command(const mps_work *given) {
+  switch (given->kind) {
+  case MPS_COMMAND_COPY:
+    return host_command_copy(given->copy.source, given->copy.source_offset, given->copy.target,
+                             given->copy.target_offset, given->copy.length);
+  case MPS_COMMAND_FILL:
+    return host_command_fill(given->fill.buffer, given->fill.offset, given->fill.length, (uint8_t)given->fill.value);
+  default:
+    return host_command_dispatch(given->dispatch, given->grid, given->group);
+  }
+}
+
+/* With the lock held. true if it was run. */
+static bool try_work_now(host_stream *stream, const mps_work *given) {
+  host_work work;
+  _Alignas(16) char scratch[HOST_SCRATCH_BYTES];
+  if (!is_free(stream) || !bind_work(&work, given, scratch) || !host_work_is_small(&work)) {
+    return false;
+  }
+  run_now(stream, &work);
+  return true;
+}
+
+/* With the lock held. Once one of them cannot run here, those behind it cannot either. */
+static mps_status encode_list(host_stream *stream, const mps_work *works, uint32_t count) {
+  uint32_t most = host_capture_is_on() ? 0 : INLINE_WORKS; /* see try_now */
+  for (uint32_t i = 0; i < count; i++) {
+    if (i >= most || !try_work_now(stream, &works[i])) {
+      MPS_TRY(append(stream, make_command(&works[i]), "list of commands"));
+    }
+  }
+  return MPS_STATUS_OK;
+}
+
+mps_status host_submit(mps_queue *queue, const mps_work *works, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (works[i].kind == MPS_COMMAND_DISPATCH) {
+      MPS_TRY(check_volume(works[i].grid));
+    }
+  }
+  host_stream *stream = queue->impl;
+  pthread_mutex_lock(&stream->lock);
+  mps_status status = encode_list(stream, works, count);
+  commit(stream);
+  await_room(stream);
+  pthread_mutex_unlock(&stream->lock);
+  return status;
 }
 
 void host_queue_close(mps_queue *queue) {

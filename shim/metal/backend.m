@@ -32,6 +32,7 @@ const mps_backend mps_metal_backend = {
     .encode_dispatch = metal_encode_dispatch,
     .encode_copy = metal_encode_copy,
     .encode_fill = metal_encode_fill,
+    .submit = metal_submit,
     .encode_signal = metal_encode_signal,
     .encode_wait = metal_encode_wait,
     .encode_callback = metal_encode_callback,

@@ -234,6 +234,35 @@ mps_status metal_encode_fill(mps_queue *handle, mps_buffer *buffer, uint64_t off
   });
 }
 
+/* ---- lists of commands ---- */
+
+static mps_status encode_work(metal_queue *queue, const mps_device *device, const mps_work *work) {
+  switch (work->kind) {
+  case MPS_COMMAND_COPY:
+    return encode_copy(queue, device, work->copy.source, work->copy.source_offset, work->copy.target,
+                       work->copy.target_offset, work->copy.length);
+  case MPS_COMMAND_FILL:
+    return encode_fill(queue, device, work->fill.buffer, work->fill.offset, work->fill.length,
+                       (uint8_t)work->fill.value);
+  default:
+    return encode_dispatch(queue, device, work->dispatch, work->grid, work->group);
+  }
+}
+
+mps_status metal_submit(mps_queue *handle, const mps_work *works, uint32_t count) {
+  metal_queue *queue = handle->impl;
+  MPS_TRY(encode(queue, "encoding a list of commands", ^mps_status {
+    mps_status status = MPS_STATUS_OK;
+    for (uint32_t i = 0; i < count && status == MPS_STATUS_OK; i++) {
+      status = encode_work(queue, handle->device, &works[i]);
+    }
+    MPS_TRY(metal_queue_close_command(queue));
+    return status;
+  }));
+  metal_queue_hold_back(queue);
+  return MPS_STATUS_OK;
+}
+
 /* ---- order among queues, and the CPU ---- */
 
 mps_status metal_encode_signal(mps_queue *handle, mps_event *event, uint64_t value) {

@@ -152,6 +152,9 @@ void metal_queue_begin_command(metal_queue *queue);
 /* End the command buffer that is being encoded. With the encoding lock. */
 mps_status metal_queue_close_command(metal_queue *queue);
 
+/* Wait until no more are in flight than may be, or until patience ends. Without the encoding lock. */
+void metal_queue_hold_back(metal_queue *queue);
+
 /* The queue whose handler or callback the calling thread runs, or NULL. */
 extern _Thread_local metal_queue *metal_queue_calling;
 
@@ -170,6 +173,7 @@ mps_status metal_encode_dispatch(mps_queue *queue, const mps_dispatch *dispatch,
 mps_status metal_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
                              uint64_t target_offset, uint64_t length);
 mps_status metal_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
+mps_status metal_submit(mps_queue *queue, const mps_work *works, uint32_t count);
 mps_status metal_encode_signal(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_wait(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user);

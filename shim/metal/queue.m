@@ -184,8 +184,7 @@ static mps_status commit(metal_queue *queue, uint64_t *serial) {
   return status;
 }
 
-/* Wait until no more are in flight than may be, or until patience ends. */
-static void hold_back(metal_queue *queue) {
+void metal_queue_hold_back(metal_queue *queue) {
   pthread_mutex_lock(&queue->progress);
   bool waits = metal_queue_calling != queue && !queue->stalled;
   pthread_mutex_unlock(&queue->progress);
@@ -201,7 +200,7 @@ static void hold_back(metal_queue *queue) {
 mps_status metal_commit(mps_queue *handle, uint64_t *serial) {
   metal_queue *queue = handle->impl;
   MPS_TRY(commit(queue, serial));
-  hold_back(queue);
+  metal_queue_hold_back(queue);
   return MPS_STATUS_OK;
 }
 

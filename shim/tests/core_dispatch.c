@@ -340,6 +340,80 @@ static void copies_and_fills_are_checked(void) {
   EXPECT_FAIL(mps_queue_fill(queue, x, 1, UINT64_MAX, 7), INVALID_ARGUMENT, "buffer of 4000 bytes");
 }
 
+static void expect_message(const char *text) {
+  if (strstr(mps_error_message(), text) == NULL) {
+    fprintf(stderr, "message: %s\n  lacks: %s\n", mps_error_message(), text);
+    exit(1);
+  }
+}
+
+static void lists_are_checked_as_a_whole(void) {
+  call c;
+  right_saxpy(&c);
+  const mps_copy copy = {.struct_size = sizeof copy, .source = x, .target = y, .length = 4000};
+  const mps_fill fill = {.struct_size = sizeof fill, .buffer = x, .length = 4000, .value = 255};
+  mps_command list[100] = {{.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &c.dispatch},
+                           {.kind = MPS_COMMAND_COPY, .u.copy = &copy},
+                           {.kind = MPS_COMMAND_FILL, .u.fill = &fill}};
+  for (int i = 3; i < 100; i++) {
+    list[i] = list[i % 3];
+  }
+  int dispatches = fake.dispatches, copies = fake.copies, fills = fake.fills, commits = fake.commits;
+  EXPECT_OK(mps_queue_submit(queue, list, 3));
+  EXPECT_OK(mps_queue_submit(queue, list, 99));
+  EXPECT_OK(mps_queue_submit(queue, NULL, 0));
+  EXPECT_EQUAL(fake.dispatches, dispatches + 34);
+  EXPECT_EQUAL(fake.copies, copies + 34);
+  EXPECT_EQUAL(fake.fills, fills + 34);
+  EXPECT_EQUAL(fake.commits, commits + 3);
+  for (int i = 0; i < 3; i++) {
+    EXPECT_OK(mps_command_check(device, &list[i]));
+  }
+
+  const mps_copy outside = {.struct_size = sizeof copy, .source = x, .target = y, .length = 4001};
+  const mps_fill no_byte = {.struct_size = sizeof fill, .buffer = x, .length = 4, .value = 256};
+  const mps_fill reserved = {.struct_size = sizeof fill, .buffer = x, .length = 4, .reserved = 1};
+  const mps_fill unset = {.buffer = x, .length = 4};
+  call wrong;
+  right_saxpy(&wrong);
+  wrong.dispatch.argument_count = 3;
+  call old;
+  right_saxpy(&old);
+  old.dispatch.struct_size -= 8;
+  const struct {
+    mps_command command;
+    mps_status status;
+    const char *text;
+  } refused[] = {
+      {{.kind = MPS_COMMAND_COPY, .u.copy = &outside}, MPS_STATUS_INVALID_ARGUMENT, "source of 4000 bytes"},
+      {{.kind = MPS_COMMAND_COPY}, MPS_STATUS_INVALID_ARGUMENT, "the pointer to mps_copy must not be NULL"},
+      {{.kind = MPS_COMMAND_FILL, .u.fill = &no_byte}, MPS_STATUS_INVALID_ARGUMENT, "value is 256"},
+      {{.kind = MPS_COMMAND_FILL, .u.fill = &reserved}, MPS_STATUS_INVALID_ARGUMENT, "reserved field of a fill"},
+      {{.kind = MPS_COMMAND_FILL, .u.fill = &unset}, MPS_STATUS_INVALID_ARGUMENT, "sizeof(mps_fill)"},
+      {{.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &wrong.dispatch}, MPS_STATUS_INVALID_ARGUMENT, "'n'"},
+      {{.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &old.dispatch},
+       MPS_STATUS_INVALID_ARGUMENT,
+       "sizeof(mps_dispatch)"},
+      {{.kind = MPS_COMMAND_DISPATCH}, MPS_STATUS_INVALID_ARGUMENT, "mps_dispatch must not be NULL"},
+      {{.kind = 0}, MPS_STATUS_INVALID_ARGUMENT, "the kind of a command is 0"},
+      {{.kind = 3, .reserved = 1, .u.fill = &fill}, MPS_STATUS_INVALID_ARGUMENT, "reserved field of a command"},
+  };
+  commits = fake.commits;
+  dispatches = fake.dispatches;
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    list[98] = refused[i].command;
+    EXPECT_EQUAL(mps_command_check(device, &list[98]), refused[i].status);
+    expect_message(refused[i].text);
+    EXPECT_EQUAL(mps_queue_submit(queue, list, 99), refused[i].status);
+    expect_message(refused[i].text);
+    expect_message("commands[98]: ");
+  }
+  EXPECT_FAIL(mps_queue_submit(queue, NULL, 1), INVALID_ARGUMENT, "commands must not be NULL");
+  EXPECT_FAIL(mps_command_check(device, NULL), INVALID_ARGUMENT, "command must not be NULL");
+  EXPECT_EQUAL(fake.dispatches, dispatches);
+  EXPECT_EQUAL(fake.commits, commits);
+}
+
 int main(void) {
   EXPECT_OK(mps_device_create(MPS_DEVICE_HOST, 0, &device));
   EXPECT_OK(mps_queue_create(device, NULL, &queue));
@@ -363,6 +437,7 @@ int main(void) {
   devices_do_not_mix();
   the_struct_may_have_another_size();
   copies_and_fills_are_checked();
+  lists_are_checked_as_a_whole();
 
   EXPECT_OK(mps_buffer_release(x));
   EXPECT_OK(mps_buffer_release(y));

@@ -149,6 +149,24 @@ static mps_status encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t off
   return MPS_STATUS_OK;
 }
 
+static mps_status submit(mps_queue *queue, const mps_work *works, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    switch (works[i].kind) {
+    case MPS_COMMAND_DISPATCH:
+      encode_dispatch(queue, works[i].dispatch, works[i].grid, works[i].group);
+      break;
+    case MPS_COMMAND_COPY:
+      fake.copies++;
+      break;
+    default:
+      fake.fills++;
+      break;
+    }
+  }
+  fake.commits++;
+  return MPS_STATUS_OK;
+}
+
 static mps_status encode_event(mps_queue *queue, mps_event *event, uint64_t value) {
   (void)queue;
   (void)event;
@@ -412,6 +430,7 @@ const mps_backend mps_host_backend = {
     .encode_dispatch = encode_dispatch,
     .encode_copy = encode_copy,
     .encode_fill = encode_fill,
+    .submit = submit,
     .encode_signal = encode_event,
     .encode_wait = encode_event,
     .encode_callback = encode_callback,

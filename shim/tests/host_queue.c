@@ -536,12 +536,74 @@ static void test_nothing_to_wait_for(void) {
   EXPECT_OK(mps_queue_release(queue));
 }
 
+/* The chain of test_order as a list, many times over: in one call, and one command buffer each time. */
+static void test_list(void) {
+  enum { TIMES = 300 }; /* 1200 commands: more than the caller's thread runs of one list */
+  static const uint64_t counts[] = {16, 5000, 300000};
+  mps_queue *queue = make_queue("list");
+  mps_pipeline *add = make_pipeline("add");
+  const uint32_t five = 5;
+  uint64_t serial = 0;
+  for (size_t i = 0; i < 3; i++) {
+    uint64_t size = counts[i] * 4;
+    uint32_t times = i == 2 ? 3 : TIMES;
+    mps_buffer *a = make_buffer(size), *b = make_buffer(size);
+    const mps_argument first[] = {{.kind = MPS_ARGUMENT_BUFFER, .buffer = a},
+                                  {.kind = MPS_ARGUMENT_BYTES, .index = 1, .data = &five, .length = 4}};
+    const mps_argument second[] = {{.kind = MPS_ARGUMENT_BUFFER, .buffer = b},
+                                   {.kind = MPS_ARGUMENT_BYTES, .index = 1, .data = &five, .length = 4}};
+    mps_dispatch on_a = {.struct_size = sizeof on_a, .pipeline = add, .arguments = first, .argument_count = 2};
+    on_a.grid[0] = counts[i];
+    on_a.grid[1] = on_a.grid[2] = 1;
+    mps_dispatch on_b = on_a;
+    on_b.arguments = second;
+    const mps_fill fill = {.struct_size = sizeof fill, .buffer = a, .length = size, .value = 1};
+    const mps_copy copy = {.struct_size = sizeof copy, .source = a, .target = b, .length = size};
+    mps_command list[4 * TIMES];
+    for (uint32_t n = 0; n < times; n++) {
+      list[4 * n] = (mps_command){.kind = MPS_COMMAND_FILL, .u.fill = &fill};
+      list[4 * n + 1] = (mps_command){.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &on_a};
+      list[4 * n + 2] = (mps_command){.kind = MPS_COMMAND_COPY, .u.copy = &copy};
+      list[4 * n + 3] = (mps_command){.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &on_b};
+    }
+    for (int gated = 0; gated < 2; gated++) {
+      memset(words(b), 0, size);
+      barrier_gate gate = {0};
+      if (gated) {
+        gate = gate_close(queue);
+        serial++;
+      }
+      EXPECT_OK(mps_queue_submit(queue, list, 4 * times));
+      uint64_t committed;
+      EXPECT_OK(mps_queue_commit(queue, &committed));
+      EXPECT_EQUAL(committed, ++serial);
+      if (gated) {
+        EXPECT(in_use(a) && in_use(b));
+        EXPECT_EQUAL(words(b)[0], 0);
+        gate_open(gate);
+      }
+      EXPECT_OK(mps_queue_wait(queue, 60 * SECOND));
+      EXPECT(!in_use(a) && !in_use(b));
+      EXPECT_EQUAL(words(b)[0], 0x01010101 + 10);
+      EXPECT_EQUAL(words(b)[counts[i] - 1], 0x01010101 + 10);
+      mps_command_info info = {.struct_size = sizeof info};
+      EXPECT_OK(mps_queue_get_command_info(queue, serial, &info));
+      EXPECT(info.start != 0 && info.start <= info.end && info.status == MPS_STATUS_OK);
+    }
+    EXPECT_OK(mps_buffer_release(a));
+    EXPECT_OK(mps_buffer_release(b));
+  }
+  EXPECT_OK(mps_pipeline_release(add));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 int main(int argc, char **argv) {
   fixture_open(argc, argv);
   test_nothing_to_wait_for();
   test_grids();
   test_uneven_grid();
   test_order();
+  test_list();
   test_copy_ranges();
   test_bytes();
   test_addresses();

@@ -7,6 +7,36 @@ static mps_queue *shared;
 static mps_pipeline *add, *add_loop;
 static mps_buffer *total; /* what all threads add to, on the shared queue alone */
 
+/* A list that all threads submit: no command of another thread comes between its fill, its adds and its copy. */
+enum { ADDS = 5, LISTED = ADDS + 2 };
+static mps_buffer *scratch, *outcome;
+static mps_command list[LISTED];
+static mps_dispatch listed_add;
+static mps_argument listed_arguments[2];
+static mps_fill listed_fill;
+static mps_copy listed_copy;
+
+static void make_list(void) {
+  static const uint32_t three = 3;
+  scratch = make_buffer(WORDS * 4);
+  outcome = make_buffer(WORDS * 4);
+  listed_arguments[0] = (mps_argument){.kind = MPS_ARGUMENT_BUFFER, .buffer = scratch};
+  listed_arguments[1] = (mps_argument){.kind = MPS_ARGUMENT_BYTES, .index = 1, .data = &three, .length = 4};
+  listed_add = (mps_dispatch){.struct_size = sizeof listed_add,
+                              .pipeline = add,
+                              .arguments = listed_arguments,
+                              .argument_count = 2,
+                              .grid = {WORDS, 1, 1}};
+  listed_fill = (mps_fill){.struct_size = sizeof listed_fill, .buffer = scratch, .length = WORDS * 4};
+  listed_copy =
+      (mps_copy){.struct_size = sizeof listed_copy, .source = scratch, .target = outcome, .length = WORDS * 4};
+  list[0] = (mps_command){.kind = MPS_COMMAND_FILL, .u.fill = &listed_fill};
+  for (int i = 1; i <= ADDS; i++) {
+    list[i] = (mps_command){.kind = MPS_COMMAND_DISPATCH, .u.dispatch = &listed_add};
+  }
+  list[ADDS + 1] = (mps_command){.kind = MPS_COMMAND_COPY, .u.copy = &listed_copy};
+}
+
 static void count_call(void *user) {
   atomic_fetch_add((_Atomic int *)user, 1);
 }
@@ -28,11 +58,18 @@ static void *work(void *argument) {
     seed = seed * 1664525u + 1013904223u;
     uint64_t count = seed >> 31 ? WORDS : 1 + (seed >> 8) % 1000;
     run(own, seed >> 30 & 1 ? add : add_loop, sums, &one, WORDS);
-    EXPECT_OK(mps_queue_copy(own, sums, 0, copy, 0, count * 4));
+    if (seed >> 24 & 1) {
+      const mps_copy command = {.struct_size = sizeof command, .source = sums, .target = copy, .length = count * 4};
+      const mps_command single = {.kind = MPS_COMMAND_COPY, .u.copy = &command};
+      EXPECT_OK(mps_queue_submit(own, &single, 1));
+    } else {
+      EXPECT_OK(mps_queue_copy(own, sums, 0, copy, 0, count * 4));
+    }
     EXPECT_OK(mps_queue_signal(own, event, 2 * round));
     EXPECT_OK(mps_queue_commit(own, NULL));
     EXPECT_OK(mps_queue_wait_event(shared, event, 2 * round));
     run(shared, seed >> 29 & 1 ? add : add_loop, total, &one, seed >> 28 & 1 ? WORDS : 1);
+    EXPECT_OK(mps_queue_submit(shared, list, LISTED));
     EXPECT_OK(mps_queue_signal(shared, event, 2 * round + 1));
     EXPECT_OK(mps_queue_commit(shared, NULL));
     if (seed >> 27 & 1) {
@@ -88,6 +125,7 @@ int main(int argc, char **argv) {
   add = make_pipeline("add");
   add_loop = make_pipeline("add_loop");
   total = make_buffer(WORDS * 4);
+  make_list();
   mps_buffer *single = make_buffer(4);
   pthread_t threads[THREADS + 1];
   for (uintptr_t i = 0; i < THREADS; i++) {
@@ -99,7 +137,12 @@ int main(int argc, char **argv) {
   }
   EXPECT_OK(mps_queue_wait(shared, 60 * SECOND));
   EXPECT_EQUAL(words(total)[0], THREADS * ROUNDS);
+  for (int i = 0; i < WORDS; i++) {
+    EXPECT_EQUAL(words(outcome)[i], 3 * ADDS);
+  }
   EXPECT_OK(mps_buffer_release(total));
+  EXPECT_OK(mps_buffer_release(scratch));
+  EXPECT_OK(mps_buffer_release(outcome));
   EXPECT_OK(mps_buffer_release(single));
   EXPECT_OK(mps_pipeline_release(add));
   EXPECT_OK(mps_pipeline_release(add_loop));

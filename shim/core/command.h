@@ -1,0 +1,13 @@
+/* The checks of single commands, for command.c and submit.c. Messages name the function that encodes such a command. */
+#ifndef MPS_CORE_COMMAND_H
+#define MPS_CORE_COMMAND_H
+
+#include "backend.h"
+
+/* Check a dispatch, which is of this version's size, and fill in what is to be run of it. */
+mps_status mps_dispatch_check(const mps_device *device, const mps_dispatch *dispatch, mps_work *work);
+
+mps_status mps_copy_check(const mps_device *device, const mps_copy *copy);
+mps_status mps_fill_check(const mps_device *device, const mps_fill *fill);
+
+#endif
