@@ -43,6 +43,14 @@ def host(device: mpscffi.Device) -> mpscffi.Device:
     return device
 
 
+@pytest.fixture
+def capturing(device: mpscffi.Device) -> mpscffi.Device:
+    """A device that can capture."""
+    if not is_metal_capture_enabled():
+        pytest.skip("on Metal, only with MTL_CAPTURE_ENABLED=1 in the environment at the start")
+    return device
+
+
 def captured(path: Path, work: Callable[[], object]) -> Bundle:
     with metal_capture(path):
         work()
@@ -52,7 +60,7 @@ def captured(path: Path, work: Callable[[], object]) -> Bundle:
 # ---- preconditions
 
 
-def test_enabled_and_active(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_enabled_and_active(capturing: mpscffi.Device, tmp_path: Path) -> None:
     assert is_metal_capture_enabled()
     assert not is_capturing_metal()
     with metal_capture(tmp_path / "a.gputrace") as path:
@@ -61,20 +69,38 @@ def test_enabled_and_active(host: mpscffi.Device, tmp_path: Path) -> None:
     assert not is_capturing_metal()
 
 
+def test_where_captures_are_not_enabled(device: mpscffi.Device, python: Any, tmp_path: Path) -> None:
+    script = f"""
+        import mpscffi
+        from mpscffi.capture import is_capturing_metal, is_metal_capture_enabled, metal_capture
+        print(is_metal_capture_enabled(), is_capturing_metal())
+        try:
+            with metal_capture({str(tmp_path / "a.gputrace")!r}):
+                print("captured")
+        except mpscffi.errors.UnsupportedError as error:
+            print("MTL_CAPTURE_ENABLED" in str(error))
+    """
+    done = python(script, MPSCFFI_DEVICE=device.backend, MTL_CAPTURE_ENABLED="0")
+    assert done.stderr == ""
+    assert done.stdout.split() == (
+        ["True", "False", "captured"] if device.backend == "host" else ["False", "False", "True"]
+    )
+
+
 @pytest.mark.parametrize("name", ["a", "a.trace", ".gputrace", "a\0.gputrace", "a.gputrace.zip"])
-def test_a_wrong_name(host: mpscffi.Device, tmp_path: Path, name: str) -> None:
+def test_a_wrong_name(capturing: mpscffi.Device, tmp_path: Path, name: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=r'ends in "\.gputrace"'):
         metal_capture(f"{tmp_path}/{name}")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", [None, 3, b"a.gputrace"])
-def test_a_wrong_type(host: mpscffi.Device, name: Any) -> None:
+def test_a_wrong_type(capturing: mpscffi.Device, name: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=type(name).__name__):
         metal_capture(name)
 
 
-def test_what_exists_is_not_overwritten(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_what_exists_is_not_overwritten(capturing: mpscffi.Device, tmp_path: Path) -> None:
     path = tmp_path / "a.gputrace"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=r"a\.gputrace"):
@@ -88,12 +114,12 @@ def test_what_exists_is_not_overwritten(host: mpscffi.Device, tmp_path: Path) ->
     assert not is_capturing_metal()
 
 
-def test_a_missing_directory(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_a_missing_directory(capturing: mpscffi.Device, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         metal_capture(tmp_path / "missing" / "a.gputrace")
 
 
-def test_a_name_that_is_not_ascii(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_a_name_that_is_not_ascii(capturing: mpscffi.Device, tmp_path: Path) -> None:
     path = tmp_path / "größe 量.gputrace"
     with metal_capture(path):
         pass
@@ -101,7 +127,7 @@ def test_a_name_that_is_not_ascii(host: mpscffi.Device, tmp_path: Path) -> None:
 
 
 def test_a_relative_name_stays_where_it_was_given(
-    host: mpscffi.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capturing: mpscffi.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     capture = metal_capture("a.gputrace")
@@ -112,7 +138,7 @@ def test_a_relative_name_stays_where_it_was_given(
     assert (tmp_path / "a.gputrace").is_dir()
 
 
-def test_captures_do_not_nest(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_captures_do_not_nest(capturing: mpscffi.Device, tmp_path: Path) -> None:
     with metal_capture(tmp_path / "a.gputrace"):
         with pytest.raises(errors.StateError, match="nest"):
             metal_capture(tmp_path / "b.gputrace")
