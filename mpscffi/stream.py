@@ -330,8 +330,10 @@ def live_streams() -> list[Stream]:
 
 def _report_failures() -> None:
     """Say at exit which failures nobody has waited for, so that none is lost."""
+    # What is short and still under way may get done; what is not is left behind.
+    deadline = time.monotonic_ns() + WAIT_SLICE
     for stream in live_streams():
-        if _queue_wait(stream._pointer, 0) == _FAILED:
+        if _queue_wait(stream._pointer, max(0, deadline - time.monotonic_ns())) == _FAILED:
             sys.stderr.write(f"mpscffi: {error_message()}; the program ended without waiting for this work\n")
 
 

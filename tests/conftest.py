@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 
 import mpscffi
+from mpscffi._ffi import check, ffi, lib
 from mpscffi.allocator import allocator_of
 
 
@@ -24,16 +26,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also run the tests with other packages, which are installed from PyPI (as MPSCFFI_INTEROP=1 does)",
     )
 
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        default=bool(os.environ.get("MPSCFFI_TEST_NO_SKIPS")),
+        help="a skipped test is a failure of the run, which shows that something is not installed here "
+        "(as MPSCFFI_TEST_NO_SKIPS=1 does)",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "interop: with another package from PyPI; runs with --interop only")
+    config.addinivalue_line("markers", "host_only(why): about the host device, and not run for others")
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    """Whether a test is not about the devices that are tested; that is no reason to skip one."""
+    if item.get_closest_marker("interop") and not item.config.getoption("interop"):
+        return True
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    devices = [parameters["_backend"]] if "_backend" in parameters else _backends()
+    if item.get_closest_marker("host_only") and "host" not in devices:
+        return True
+    return "reports_faults" in getattr(item, "fixturenames", ()) and "metal" in devices and not _is_standin()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("interop"):
-        left_out = [item for item in items if item.get_closest_marker("interop")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    left_out = [item for item in items if _is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if skipped and session.config.getoption("no_skips") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"--no-skips: {len(skipped)} tests were skipped", red=True)
 
 
 # Time is for the slowest machine to judge, not for one example.
@@ -47,6 +77,12 @@ def _backends() -> list[str]:
     if wanted:
         return wanted.split(",")
     return [*(["metal"] if mpscffi.is_available() else []), "host"]
+
+
+@functools.cache
+def _is_standin() -> bool:
+    """Whether the Metal device is the one of tests/standin."""
+    return any(device.name == "Stand-in GPU" for device in mpscffi.devices())
 
 
 @pytest.fixture(params=_backends(), scope="session")
@@ -90,23 +126,40 @@ kernel void wait_for_gate(device atomic_uint* open) {
 """
 
 
-@pytest.fixture
-def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Device) -> Iterator[Callable[[], None]]:
-    """Holds up the current stream until it is called."""
-    if device.backend != "host" and device.name != "Stand-in GPU":
-        pytest.skip("a GPU's watchdog ends kernels that wait for the CPU")
+def _kernel_gate(compiled: Callable[[str], mpscffi.ShaderLibrary]) -> Callable[[], None]:
     state = mpscffi.zeros(1, dtype="uint32")
     # Taken now: once the kernel is queued, it would wait for it.
     memory = state.numpy()
     compiled(GATE).wait_for_gate(state, threads=1)
-    mpscffi.current_stream().commit()
 
     def open_gate() -> None:
         memory[0] = 1
 
+    return open_gate
+
+
+def _event_gate(device: mpscffi.Device) -> Callable[[], None]:
+    out = ffi.new("mps_event **")
+    check(lib.mps_event_create(device.handle, out))
+    event = ffi.gc(out[0], lib.mps_event_release)
+    check(lib.mps_queue_wait_event(mpscffi.current_stream().handle, event, 1))
+    return lambda: check(lib.mps_event_signal(event, 1))
+
+
+@pytest.fixture
+def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Device) -> Iterator[Callable[[], None]]:
+    """Holds up the current stream until it is called."""
+    # A GPU's watchdog ends kernels that wait for the CPU.
+    open_gate = _kernel_gate(compiled) if device.backend == "host" else _event_gate(device)
+    mpscffi.current_stream().commit()
     yield open_gate
     open_gate()
     mpscffi.synchronize()
+
+
+@pytest.fixture
+def reports_faults() -> None:
+    """For tests of kernels that do what they must not: what a GPU does then is its own affair, so they are left out."""
 
 
 @pytest.fixture

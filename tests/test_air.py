@@ -22,10 +22,11 @@ from mpscffi.mslc.metallib import build, emit
 from mpscffi.mslc.metallib.writer import FunctionEntry, write_metallib
 from mpscffi.mslc.toolchain import find_toolchain
 
+pytestmark = [pytest.mark.host_only("its compiler")]
 try:
     find_toolchain()
 except CompilerMissing as missing:
-    pytestmark = pytest.mark.skip(reason=str(missing))
+    pytestmark.append(pytest.mark.skip(reason=str(missing)))
 
 INDEX = given("thread_position_in_grid")
 DTYPES = {"float": np.float32, "half": np.float16, "bfloat": ml_dtypes.bfloat16, "i8": np.int8, "i16": np.int16}

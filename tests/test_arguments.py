@@ -152,9 +152,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("declaration", LAYOUTS)
+@pytest.mark.host_only("layouts are read by the host device's compiler")
 def test_layouts_of_structs_are_those_of_the_compiler(declaration: str, device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("layouts are read by the host device's compiler")
     expected = LAYOUTS[declaration]
     offsets = "".join(f"out[{i}] = __builtin_offsetof(S, {name});" for i, (name, _) in enumerate(expected))
     library: Any = mpscffi.compile_shader(f"""
@@ -300,11 +299,10 @@ def test_structs_are_taken(compiled: Any, changes: Any) -> None:
         ({"itemsize": 64}, r"dtype of 64 bytes, but struct Ray has 48"),
     ],
 )
+@pytest.mark.host_only("layouts are read by the host device's compiler")
 def test_structs_that_lie_otherwise_are_refused(
     compiled: Any, device: mpscffi.Device, changes: Any, message: str | None
 ) -> None:
-    if device.backend != "host":
-        pytest.skip("layouts are read by the host device's compiler")
     out = mpscffi.zeros(2)
     with pytest.raises(TypeError, match=message or "extra"):
         compiled(STRUCTS).rays(out, mpscffi.zeros(2, dtype=ray(**changes)))
@@ -398,9 +396,8 @@ def test_a_library_in_use_is_shared() -> None:
     assert shader_cache.stats().libraries <= before.libraries - 1
 
 
+@pytest.mark.host_only("Metal compiles one text")
 def test_sources_with_headers_are_not_shared(tmp_path: Path, device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("Metal compiles one text")
     out = mpscffi.zeros(1, dtype=np.int32)
     header = tmp_path / "value.h"
     kept = []
@@ -416,9 +413,8 @@ def test_sources_with_headers_are_not_shared(tmp_path: Path, device: mpscffi.Dev
             assert out.item() == value
 
 
+@pytest.mark.host_only("mslc is the host device's")
 def test_the_disk_cache(python: Any, tmp_path: Path, device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("mslc is the host device's")
     run = python(
         """
         import os

@@ -133,11 +133,10 @@ def test_run_of_what_fails(folder: Path, words: str, message: str, capsys: Any) 
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.host_only("Metal takes validation from the environment of its process")
 def test_run_with_validation(
     folder: Path, device: mpscffi.Device, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    if device.backend != "host":
-        pytest.skip("Metal takes validation from the environment of its process")
     words = "run k.metal saxpy zeros:4 ones:5 1 --threads 5".split()
     assert main([*words, "--validate"]) == 1
     assert "'y'" in capsys.readouterr().err
@@ -203,9 +202,8 @@ def test_check_for_github(tree: Path, capsys: Any) -> None:
     )
 
 
+@pytest.mark.host_only("Metal compiles one text")
 def test_check_with_headers_and_macros(tree: Path, device: mpscffi.Device, capsys: Any) -> None:
-    if device.backend != "host":
-        pytest.skip("Metal compiles one text")
     bad = tree / "sub, one" / "bad.metal"
     bad.write_text(
         '#include "own.h"\n#include "other.h"\nkernel void f(device float* x) { x[0] = OWN + OTHER + MACRO; }'

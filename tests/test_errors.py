@@ -28,9 +28,7 @@ kernel void slow(device uint* x, constant uint& rounds) {
 
 
 @pytest.fixture
-def faults(compiled: Any, device: mpscffi.Device) -> mpscffi.ShaderLibrary:
-    if device.backend != "host":
-        pytest.skip("what a GPU does with a bad address is its own affair")
+def faults(compiled: Any, device: mpscffi.Device, reports_faults: None) -> mpscffi.ShaderLibrary:
     return compiled(FAULTS)
 
 

@@ -24,10 +24,11 @@ from mpscffi.mslc.metallib.container import Metallib, data_type, unwrapped
 from mpscffi.mslc.metallib.writer import ConstantEntry, Format, FunctionEntry, write_metallib
 from mpscffi.mslc.toolchain import find_toolchain
 
+pytestmark = [pytest.mark.host_only("its compiler")]
 try:
     find_toolchain()
 except CompilerMissing as missing:
-    pytestmark = pytest.mark.skip(reason=str(missing))
+    pytestmark.append(pytest.mark.skip(reason=str(missing)))
 
 CODE = b"BC\xc0\xde" + bytes(range(40))
 FORMS = [

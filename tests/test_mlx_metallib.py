@@ -30,7 +30,7 @@ from mpscffi.mslc.errors import CompileError, CompilerMissing
 from mpscffi.mslc.metallib.container import Metallib
 from mpscffi.mslc.toolchain import find_toolchain
 
-pytestmark = [pytest.mark.corpus, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.host_only("its compiler"), pytest.mark.corpus, pytest.mark.timeout(900)]
 
 try:
     COMPILER = find_toolchain().compiler

@@ -112,9 +112,8 @@ kernel void test(device float *out, constant Small &s, constant Large &l, consta
     assert total[0] == 3
 
 
+@pytest.mark.host_only("Metal does not tell how the source spells a type")
 def test_reflection_knows_deduced_types(device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("Metal does not tell how the source spells a type")
     source = """
 #include <metal_stdlib>
 using namespace metal;

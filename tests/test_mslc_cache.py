@@ -20,6 +20,8 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 SOURCE = "kernel void k(device float *x, uint i [[thread_position_in_grid]]) { x[i] = 1; }"
 
+pytestmark = pytest.mark.host_only("its compiler")
+
 try:
     find_toolchain()
     needs_compiler = pytest.mark.skipif(False, reason="")

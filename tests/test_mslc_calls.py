@@ -12,11 +12,7 @@ import pytest
 import mpscffi
 from mpscffi.mslc.rewrite import Rewriter
 
-
-@pytest.fixture(autouse=True)
-def host(device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("the host device's compiler")
+pytestmark = [pytest.mark.host_only("its compiler"), pytest.mark.usefixtures("device")]
 
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"

@@ -19,10 +19,11 @@ from mpscffi.mslc.request import read_fields
 from mpscffi.mslc.survey import annotation
 from mpscffi.mslc.toolchain import find_toolchain
 
+pytestmark = [pytest.mark.host_only("its compiler")]
 try:
     find_toolchain()
 except CompilerMissing as missing:
-    pytestmark = pytest.mark.skip(reason=str(missing))
+    pytestmark.append(pytest.mark.skip(reason=str(missing)))
 
 ONE = '#include "own.h"\nkernel void one(device float *x) { x[0] = VALUE; }\n'
 TWO = (

@@ -17,7 +17,10 @@ ZIG = next((path for path in (Path(entry, "ziglang", "zig") for entry in sys.pat
 CLANG = next((path for path in map(which, ("clang-22", "clang-21", "clang-20", "clang-19")) if path), None)
 COMPILERS = [*([f"{ZIG} clang"] if ZIG else []), *([CLANG] if CLANG else [])]
 
-pytestmark = pytest.mark.skipif(not COMPILERS, reason="no compiler on this machine")
+pytestmark = [
+    pytest.mark.host_only("its compiler"),
+    pytest.mark.skipif(not COMPILERS, reason="no compiler on this machine"),
+]
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,11 @@ from mpscffi.mslc import provider
 from mpscffi.mslc.provider import CompileError, CompilerMissing
 from mpscffi.mslc.toolchain import find_toolchain
 
+pytestmark = [pytest.mark.host_only("its compiler")]
 try:
     find_toolchain()
 except CompilerMissing as missing:
-    pytestmark = pytest.mark.skip(reason=str(missing))
+    pytestmark.append(pytest.mark.skip(reason=str(missing)))
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 KERNEL = "kernel void k(device int *x [[buffer(0)]], uint i [[thread_position_in_grid]])"

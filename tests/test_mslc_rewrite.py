@@ -16,6 +16,8 @@ from mpscffi.mslc.rewrite import RewriteError, Rewriter
 from mpscffi.mslc.tokens import SourceError, Tokens
 from mpscffi.mslc.values import data_type, literal
 
+pytestmark = pytest.mark.host_only("its compiler")
+
 
 def cpp(source: str) -> str:
     """The source as C++, runs of blanks made one."""

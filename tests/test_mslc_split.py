@@ -8,11 +8,7 @@ import pytest
 import mpscffi
 from mpscffi.mslc import provider
 
-
-@pytest.fixture(autouse=True)
-def host(device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("the host device's compiler")
+pytestmark = [pytest.mark.host_only("its compiler"), pytest.mark.usefixtures("device")]
 
 
 HEAD = """#include <metal_stdlib>

@@ -819,9 +819,8 @@ def test_options(device: mpscffi.Device, tmp_path: Path) -> None:
         mpscffi.compile_shader(source, defines="STEP=5")
 
 
+@pytest.mark.host_only("mslc is the host device's")
 def test_a_fault_of_the_compiler_is_an_error(device: mpscffi.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    if device.backend != "host":
-        pytest.skip("mslc is the host device's")
     from mpscffi.mslc import provider
 
     def fail(*_: object) -> Any:
@@ -868,9 +867,8 @@ def test_bad_metallibs(device: mpscffi.Device, tmp_path: Path) -> None:
         mpscffi.load_metallib(tmp_path)
 
 
+@pytest.mark.host_only("kernel libraries of mslc are the host device's")
 def test_kernel_libraries_from_path_and_bytes(device: mpscffi.Device, tmp_path: Path) -> None:
-    if device.backend != "host":
-        pytest.skip("kernel libraries of mslc are the host device's")
     from mpscffi.mslc import provider
 
     source = "kernel void square(device float* x, uint i [[thread_position_in_grid]]) { x[i] = x[i] * x[i]; }"

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(
-    "host" not in os.environ.get("MPSCFFI_TEST_DEVICES", "host").split(","), reason="the host device's"
-)
+pytestmark = pytest.mark.host_only("Metal validates by itself")
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 THREAD = "uint i [[thread_position_in_grid]]"

@@ -48,9 +48,8 @@ def test_warnings_do_not_raise(compiled: Compile) -> None:
     assert x.item() == 2
 
 
+@pytest.mark.host_only("include directories are the host device's")
 def test_error_in_a_header_names_the_header(tmp_path: Path, device: mps.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("include directories are the host device's")
     (tmp_path / "helper.h").write_text("\n\ninline float helper() { return nonsense; }\n")
     with pytest.raises(SyntaxError, match=r"helper\.h:3:\d+: error"):
         mps.compile_shader('#include "helper.h"\nkernel void k(device float *x) {}', include_dirs=[tmp_path])

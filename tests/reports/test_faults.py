@@ -39,9 +39,7 @@ kernel void forever(device volatile uint *x) { while (x[0] == 0) { x[1] += 1; } 
 
 
 @pytest.fixture
-def library(compiled: Compile, device: mps.Device) -> mps.ShaderLibrary:
-    if device.backend != "host":
-        pytest.skip("what a GPU does with a fault is its own affair")
+def library(compiled: Compile, device: mps.Device, reports_faults: None) -> mps.ShaderLibrary:
     return compiled(SOURCE)
 
 
@@ -198,9 +196,8 @@ def test_exit_is_silent_with_everything_alive(python: Run, way: str) -> None:
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 
+@pytest.mark.usefixtures("reports_faults")
 def test_failure_that_nobody_waited_for_is_told_at_exit(python: Run, device: mps.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("what a GPU does with a fault is its own affair")
     finished = python(
         """
         import mpscffi as mps
