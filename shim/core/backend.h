@@ -57,6 +57,7 @@ struct mps_backend {
                             uint64_t target_offset, uint64_t length);
   mps_status (*encode_fill)(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
   mps_status (*submit)(mps_queue *queue, const mps_work *works, uint32_t count); /* encode all of them, and commit */
+  mps_status (*encode_matmul)(mps_queue *queue, const mps_matmul *matmul);       /* no length is 0, row_bytes are set */
   mps_status (*encode_signal)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_wait)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_callback)(mps_queue *queue, mps_callback_fn callback, void *user);

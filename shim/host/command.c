@@ -105,6 +105,17 @@ host_command *host_command_fill(mps_buffer *buffer, uint64_t offset, uint64_t le
   return host_capture_is_on() ? with_call(command, host_call_fill(buffer, offset, length, value)) : command;
 }
 
+host_command *host_command_matmul(const mps_matmul *matmul) {
+  host_command *command = command_new(HOST_COMMAND_MATMUL, 3, 0);
+  if (command) {
+    command->matmul = *matmul;
+    use_buffer(command, matmul->left.buffer);
+    use_buffer(command, matmul->right.buffer);
+    use_buffer(command, matmul->result.buffer);
+  }
+  return command;
+}
+
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value) {
   host_command *command = command_new(kind, 0, 0);
   if (command) {

@@ -55,6 +55,7 @@ void host_work_describe(const host_work *work, char *text, size_t size);
 
 typedef enum host_command_kind {
   HOST_COMMAND_WORK,
+  HOST_COMMAND_MATMUL,
   HOST_COMMAND_SIGNAL,
   HOST_COMMAND_WAIT,
   HOST_COMMAND_CALLBACK
@@ -78,6 +79,7 @@ typedef struct host_command {
       mps_pipeline *pipeline; /* held; NULL for our own kernels */
       host_work work;
     };
+    mps_matmul matmul;
   };
 } host_command;
 
@@ -86,6 +88,7 @@ host_command *host_command_dispatch(const mps_dispatch *dispatch, const uint32_t
 host_command *host_command_copy(mps_buffer *source, uint64_t source_offset, mps_buffer *target, uint64_t target_offset,
                                 uint64_t length);
 host_command *host_command_fill(mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
+host_command *host_command_matmul(const mps_matmul *matmul);
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value);
 host_command *host_command_callback(mps_callback_fn callback, void *user);
 void host_command_free(host_command *command);

@@ -34,6 +34,7 @@ const mps_backend mps_host_backend = {
     .encode_copy = host_encode_copy,
     .encode_fill = host_encode_fill,
     .submit = host_submit,
+    .encode_matmul = host_encode_matmul,
     .encode_signal = host_encode_signal,
     .encode_wait = host_encode_wait,
     .encode_callback = host_encode_callback,

@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "clock.h"
+#include "matmul.h"
 #include "status.h"
 #include "stream.h"
 #include "thread.h"
@@ -203,6 +204,12 @@ mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offse
     return MPS_STATUS_OK;
   }
   return append_locked(stream, host_command_fill(buffer, offset, length, value), "fill");
+}
+
+/* Never at once: the function is the caller's, and may do what cannot be done with the lock held. */
+mps_status host_encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
+  MPS_TRY(host_matmul_check());
+  return append_locked(queue->impl, host_command_matmul(matmul), "matmul");
 }
 
 mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value) {

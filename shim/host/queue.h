@@ -12,6 +12,7 @@ mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sourc
                             uint64_t target_offset, uint64_t length);
 mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
 mps_status host_submit(mps_queue *queue, const mps_work *works, uint32_t count);
+mps_status host_encode_matmul(mps_queue *queue, const mps_matmul *matmul);
 mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status host_encode_wait(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status host_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user);

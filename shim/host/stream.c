@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "clock.h"
+#include "matmul.h"
 #include "thread.h"
 
 #include <sched.h>
@@ -43,12 +44,28 @@ bool host_stream_run(host_stream *stream, const host_work *work, char failure[HO
   return ok;
 }
 
+static bool run_matmul(host_stream *stream, const mps_matmul *matmul, char failure[HOST_FAILURE_BYTES]) {
+  char what[128], why[256];
+  bool ok = host_matmul_run(matmul, why, sizeof why);
+  if (!ok) {
+    host_matmul_describe(matmul, what, sizeof what);
+    snprintf(failure, HOST_FAILURE_BYTES, "%s failed: %s", what, why);
+    host_failure_put(stream->failure, failure);
+  }
+  return ok;
+}
+
 /* After a failure the rest of the command buffer's work is skipped, but who waits for its signals still gets them. */
 static void run_command(host_stream *stream, host_command_buffer *buffer, host_command *command) {
   switch (command->kind) {
   case HOST_COMMAND_WORK:
     if (!buffer->record.failed) {
       buffer->record.failed = !host_stream_run(stream, &command->work, buffer->failure);
+    }
+    break;
+  case HOST_COMMAND_MATMUL:
+    if (!buffer->record.failed) {
+      buffer->record.failed = !run_matmul(stream, &command->matmul, buffer->failure);
     }
     break;
   case HOST_COMMAND_SIGNAL:

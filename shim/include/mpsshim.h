@@ -586,6 +586,48 @@ MPS_API mps_status mps_queue_submit(mps_queue *queue, const mps_command *command
 /* Check a command as mps_queue_submit does, for queues of `device`. Since 1. */
 MPS_API mps_status mps_command_check(mps_device *device, const mps_command *command);
 
+/* ---------------------------------------------------------------- matrix product */
+
+/* Matrices of one shape in a buffer, row after row. The gap behind a row belongs to it, also to the last one: rows *
+ * row_bytes of each matrix must lie in the buffer. Offsets and steps are multiples of an element's size. */
+typedef struct mps_matrix {
+  mps_buffer *buffer;
+  uint64_t offset; /* bytes to the first element of the first matrix */
+  uint64_t rows;   /* as stored; up to 2^31 - 1, columns too */
+  uint64_t columns;
+  uint64_t row_bytes;    /* from one row to the next; 0 for rows without gaps */
+  uint64_t matrix_bytes; /* from one matrix to the next; 0: the same matrix for each product */
+  uint32_t transposed;   /* 1: the product is with its transpose; 0 for the result */
+  uint32_t reserved;
+} mps_matrix;
+
+/* result[i] = left[i] * right[i] for each i below `count`, in one struct, which may be kept and used again. Sums are
+ * in float whatever the elements are. Any length 0: nothing is computed, but sums of no products are zeros. */
+typedef struct mps_matmul {
+  size_t struct_size;
+  uint32_t data_type; /* of all elements: MPS_DATA_FLOAT, MPS_DATA_HALF or MPS_DATA_BFLOAT */
+  uint32_t reserved;
+  uint64_t count; /* products; 0 is no error */
+  mps_matrix left;
+  mps_matrix right;
+  mps_matrix result; /* overlaps neither operand nor itself */
+} mps_matmul;
+
+/* Encode a product of matrices: MPSMatrixMultiplication on Metal, the function that was set on the host device.
+ * Buffers stay alive until it has run. Errors: INVALID_ARGUMENT with the numbers; UNSUPPORTED for what the device
+ * lacks: MPS_DATA_BFLOAT on Metal, a function on the host device. Since 1. */
+MPS_API mps_status mps_queue_matmul(mps_queue *queue, const mps_matmul *matmul);
+
+/* Computes products for the host device. The last three are where the first elements lie; row_bytes is set, and no
+ * length is 0. Returns OK, or the status that the queue's failure names. It is called on a thread of the library's, on
+ * several at once. */
+typedef mps_status (*mps_matmul_fn)(void *user, const mps_matmul *matmul, const void *left, const void *right,
+                                    void *result);
+
+/* Set, or with NULL remove, the host device's function for products. Work that was encoded before and has not begun
+ * uses the new one. Since 1. */
+MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user);
+
 /* ---------------------------------------------------------------- capture */
 
 typedef struct mps_capture_desc {

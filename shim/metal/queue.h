@@ -92,7 +92,7 @@ struct metal_queue {
   uint64_t segment_number;
   uint64_t serial;         /* of the command buffer being encoded, or of the last one */
   metal_handler *handlers; /* of the command buffer being encoded, the first one first */
-  uint64_t resume_value;   /* of the last callback */
+  uint64_t resume_value;   /* of the last callback or barrier */
   bool resume_pending;     /* the next segment waits for it */
 
   pthread_mutex_t progress;
@@ -134,6 +134,10 @@ id<MTLComputeCommandEncoder> metal_compute_encoder(metal_queue *queue);
 id<MTLBlitCommandEncoder> metal_blit_encoder(metal_queue *queue);
 void metal_end_encoder(metal_queue *queue);
 
+/* Order what the system's libraries encode, which know nothing of the queue's fence, behind all that was encoded
+ * before; and what is encoded later behind them. */
+void metal_segment_barrier(metal_queue *queue);
+
 /* An operation was encoded into the open segment. */
 void metal_segment_count(metal_queue *queue);
 
@@ -174,6 +178,7 @@ mps_status metal_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sour
                              uint64_t target_offset, uint64_t length);
 mps_status metal_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
 mps_status metal_submit(mps_queue *queue, const mps_work *works, uint32_t count);
+mps_status metal_encode_matmul(mps_queue *queue, const mps_matmul *matmul); /* matmul.m */
 mps_status metal_encode_signal(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_wait(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user);

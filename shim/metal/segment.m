@@ -167,6 +167,13 @@ id<MTLBlitCommandEncoder> metal_blit_encoder(metal_queue *queue) {
   return queue->blit;
 }
 
+void metal_segment_barrier(metal_queue *queue) {
+  metal_end_encoder(queue);
+  queue->resume_value++;
+  [queue->open->commands encodeSignalEvent:queue->resume value:queue->resume_value];
+  [queue->open->commands encodeWaitForEvent:queue->resume value:queue->resume_value];
+}
+
 /* ---- completion, on a thread of Metal's ---- */
 
 /* Labels of the encoders in a state, as "a, b"; "" if Metal names none. */

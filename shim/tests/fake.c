@@ -167,6 +167,13 @@ static mps_status submit(mps_queue *queue, const mps_work *works, uint32_t count
   return MPS_STATUS_OK;
 }
 
+static mps_status encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
+  (void)queue;
+  fake.matmuls++;
+  fake.matmul = *matmul;
+  return MPS_STATUS_OK;
+}
+
 static mps_status encode_event(mps_queue *queue, mps_event *event, uint64_t value) {
   (void)queue;
   (void)event;
@@ -431,6 +438,7 @@ const mps_backend mps_host_backend = {
     .encode_copy = encode_copy,
     .encode_fill = encode_fill,
     .submit = submit,
+    .encode_matmul = encode_matmul,
     .encode_signal = encode_event,
     .encode_wait = encode_event,
     .encode_callback = encode_callback,

@@ -9,7 +9,8 @@ typedef struct fake_state {
   mps_status fail_open; /* what the next open of anything returns, once */
   _Atomic int opened;   /* objects that are open, of any kind */
   int commits;
-  int dispatches, copies, fills;
+  int dispatches, copies, fills, matmuls;
+  mps_matmul matmul; /* the last one */
   uint32_t grid[3], group[3];
   mps_queue *closed_queue;
   bool capturing;

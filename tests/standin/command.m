@@ -238,6 +238,7 @@ static void run(StandinCommandBuffer *commands) {
   [entries addObject:entry];
   encoder->owner = self;
   encoder->order = ++queue->encoders;
+  encoder->covered = queue->covered;
   open = encoder;
   return encoder;
 }
@@ -259,9 +260,21 @@ static void run(StandinCommandBuffer *commands) {
 }
 - (void)encodeSignalEvent:(id<MTLEvent>)event value:(uint64_t)value {
   [self addEvent:event value:value signals:YES];
+  StandinEvent *signalled = (StandinEvent *)event;
+  pthread_mutex_lock(&signalled->lock);
+  signalled->signalQueue = queue;
+  signalled->signalValue = value;
+  signalled->signalOrder = queue->encoders;
+  pthread_mutex_unlock(&signalled->lock);
 }
 - (void)encodeWaitForEvent:(id<MTLEvent>)event value:(uint64_t)value {
   [self addEvent:event value:value signals:NO];
+  StandinEvent *awaited = (StandinEvent *)event;
+  pthread_mutex_lock(&awaited->lock);
+  if (awaited->signalQueue == queue && awaited->signalValue == value) {
+    queue->covered = awaited->signalOrder;
+  }
+  pthread_mutex_unlock(&awaited->lock);
 }
 - (void)addScheduledHandler:(MTLCommandBufferHandler)handler {
   STANDIN_RULE(status == MTLCommandBufferStatusNotEnqueued, "a handler comes after the commit");

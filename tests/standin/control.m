@@ -36,9 +36,11 @@ static struct setting {
     {"fail_encoders", 0},    {"fail_functions", 0},
     {"fail_archives", 0},    {"raise_devices", 0}, /* these raise an exception so many times */
     {"raise_dispatch", 0},   {"raise_commit", 0},
-    {"fail_commands", 0}, /* command buffers that fail before they begin, so many times */
-    {"silent_errors", 0}, /* 1: their error does not name encoders */
-    {"signposts", 0},     /* counted up by each */
+    {"raise_products", 0},   {"fail_products", 0},
+    {"fail_matrices", 0},    {"matrices", 1}, /* 0: a GPU that Metal Performance Shaders do not support */
+    {"fail_commands", 0},                     /* command buffers that fail before they begin, so many times */
+    {"silent_errors", 0},                     /* 1: their error does not name encoders */
+    {"signposts", 0},                         /* counted up by each */
 };
 
 enum { SETTINGS = sizeof settings / sizeof settings[0] };

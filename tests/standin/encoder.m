@@ -59,11 +59,13 @@ void standin_touch(StandinEncoder *encoder, StandinBuffer *buffer) {
   standin_use(encoder->owner, buffer);
   if (buffer->heap != nil && !buffer->tracked) {
     void *queue = encoder->owner->queue;
+    bool related = encoder->family != nil && encoder->family == buffer->lastFamily;
     STANDIN_RULE(buffer->lastQueue != queue || buffer->lastOrder == encoder->order ||
-                     buffer->lastOrder <= encoder->covered,
+                     buffer->lastOrder <= encoder->covered || related,
                  "an encoder uses untracked memory, and waits for no fence since the encoder that used it before");
     buffer->lastQueue = queue;
     buffer->lastOrder = encoder->order;
+    buffer->lastFamily = encoder->family;
   }
 }
 

@@ -44,6 +44,7 @@
   /* The queue and the encoder that used the buffer last: for the rule on untracked memory. */
   void *lastQueue;
   uint64_t lastOrder;
+  id lastFamily;
 }
 @end
 
@@ -52,6 +53,9 @@
   pthread_mutex_t lock;
   pthread_cond_t changed;
   uint64_t value;
+  /* The last signal that was encoded: all encoders of the queue up to this one come before it. */
+  void *signalQueue;
+  uint64_t signalValue, signalOrder;
 }
 - (void)waitFor:(uint64_t)target;
 @end
@@ -137,6 +141,7 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key);
   pthread_cond_t freed;
   NSUInteger outstanding; /* command buffers that exist and are not complete */
   uint64_t encoders;      /* counted up as they are opened */
+  uint64_t covered;       /* encoders up to this one are waited for by all to come */
 }
 @end
 
@@ -163,10 +168,12 @@ typedef struct gpu_command {
   BOOL ended;
   uint64_t order;
   uint64_t covered; /* earlier encoders of the queue up to this one are waited for */
+  id family;        /* encoders of one family, if it is not nil, do not depend on each other */
   gpu_command *commands;
   gpu_command **end;
   MTLCommandEncoderErrorState state;
 }
+- (gpu_command *)addCommand;
 - (void)endEncoding;
 - (void)updateFence:(id<MTLFence>)fence;
 - (void)waitForFence:(id<MTLFence>)fence;
@@ -202,6 +209,7 @@ typedef struct gpu_command {
   CFTimeInterval started, ended;
   BOOL counted; /* among the queue's outstanding ones */
 }
+- (id)openEncoder:(StandinEncoder *)encoder;
 @end
 
 /* The command buffer uses something until it is complete. */

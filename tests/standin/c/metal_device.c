@@ -214,6 +214,56 @@ static void test_untracked_memory(void) {
   EXPECT_OK(mps_library_release(library));
 }
 
+/* Products of matrices: in memory that Metal does not track, refused, and failing to encode. */
+static void test_products(void) {
+  mps_queue *queue = make_queue("products");
+  mps_heap_desc heap_desc = {.struct_size = sizeof heap_desc, .size = 65536};
+  mps_heap *heap;
+  EXPECT_OK(mps_heap_create(device, &heap_desc, &heap));
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 256};
+  mps_buffer *a, *b;
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &a));
+  EXPECT_OK(mps_buffer_create_in_heap(heap, &desc, 0, &b));
+  /* One matrix of halves on the left of 4; the second buffer lies anywhere, transposed. */
+  mps_matmul call = {.struct_size = sizeof call,
+                     .data_type = MPS_DATA_HALF,
+                     .count = 4,
+                     .left = {.buffer = a, .rows = 2, .columns = 3},
+                     .right = {.buffer = a, .offset = 16, .rows = 3, .columns = 3, .matrix_bytes = 2, .transposed = 1},
+                     .result = {.buffer = b, .rows = 2, .columns = 3, .matrix_bytes = 12}};
+  for (int round = 0; round < 40; round++) {
+    EXPECT_OK(mps_queue_fill(queue, a, 0, 256, 0x3c)); /* each half is 1.059 */
+    EXPECT_OK(mps_queue_matmul(queue, &call));
+    EXPECT_OK(mps_queue_copy(queue, b, 0, a, 128, 48));
+  }
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  for (int i = 0; i < 24; i++) {
+    EXPECT_EQUAL(((uint16_t *)contents(a))[64 + i], 0x42b9); /* 3 times 1.059 squared, as a half */
+  }
+
+  call.data_type = MPS_DATA_BFLOAT;
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), UNSUPPORTED, "no matrices of MPS_DATA_BFLOAT");
+  call.data_type = MPS_DATA_HALF;
+  standin_set("matrices", 0);
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), UNSUPPORTED, "do not support 'Stand-in GPU'");
+  standin_set("matrices", 1);
+  standin_set("fail_products", 1);
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), OUT_OF_MEMORY, "give no product of matrices");
+  standin_set("fail_matrices", 1);
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), OUT_OF_MEMORY, "give no matrix");
+  standin_set("raise_products", 1);
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), INTERNAL, "while encoding a product of matrices: told to raise");
+  standin_set("fail_command_buffers", 1);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_FAIL(mps_queue_matmul(queue, &call), OUT_OF_MEMORY, "gives no command buffer");
+  EXPECT_OK(mps_queue_matmul(queue, &call));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_buffer_release(a));
+  EXPECT_OK(mps_buffer_release(b));
+  EXPECT_OK(mps_heap_release(heap));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 /* The GPU starts before the caller commits, and yet all is one command buffer. */
 static void test_early_start(void) {
   mps_queue *queue = make_queue("early");
@@ -751,7 +801,7 @@ int main(int argc, char **argv) {
       test_release_with_work, test_failures_to_encode,
       test_handlers,          test_libraries,
       test_pipelines,         test_capture,
-      test_signposts,
+      test_signposts,         test_products,
   };
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     tests[i]();
