@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpscffi import random, shader_cache
-    from mpscffi.array import Array, asarray, empty, from_dlpack, from_numpy, full, ones, zeros
+    from mpscffi.adopt import from_file, from_numpy, from_pointer
+    from mpscffi.array import Array, asarray, empty, full, ones, zeros
     from mpscffi.bit_generator import BitGenerator
     from mpscffi.command import CommandInfo
+    from mpscffi.dlpack import from_dlpack
     from mpscffi.generator import (
         Generator,
         default_generator,
@@ -99,7 +101,9 @@ __all__ = [
     "fill_randint",
     "fill_uniform",
     "from_dlpack",
+    "from_file",
     "from_numpy",
+    "from_pointer",
     "full",
     "get_core_count",
     "get_include",
@@ -131,9 +135,9 @@ __all__ = [
 
 #: Where names are that are imported at first use.
 _LAZY = {
-    **dict.fromkeys(
-        ("Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"), "mpscffi.array"
-    ),
+    **dict.fromkeys(("Array", "_host_alias_storage", "asarray", "empty", "full", "ones", "zeros"), "mpscffi.array"),
+    **dict.fromkeys(("from_file", "from_numpy", "from_pointer"), "mpscffi.adopt"),
+    "from_dlpack": "mpscffi.dlpack",
     "BitGenerator": "mpscffi.bit_generator",
     **dict.fromkeys(
         ("Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"),

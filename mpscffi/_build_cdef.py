@@ -34,6 +34,60 @@ void mpscffi_stream_set(mpscffi_stream *stream, uint64_t seed, uint64_t offset);
 void mpscffi_bitgen_attach(uintptr_t address, mpscffi_stream *stream);
 """
 
+#: What ``_dlpack.h`` and ``_mapping.h`` have for Python.
+MEMORY = """
+typedef struct {
+  uint32_t major;
+  uint32_t minor;
+} DLPackVersion;
+typedef struct {
+  int32_t device_type;
+  int32_t device_id;
+} DLDevice;
+typedef struct {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+} DLDataType;
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t *shape;
+  int64_t *strides;
+  uint64_t byte_offset;
+} DLTensor;
+typedef struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensor *self);
+} DLManagedTensor;
+typedef struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensorVersioned *self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+void mpscffi_close(void);
+void mpscffi_let_go(void *user, void *pointer, uint64_t length);
+DLManagedTensor *mpscffi_new_tensor(int32_t ndim);
+DLManagedTensorVersioned *mpscffi_new_versioned(int32_t ndim);
+void mpscffi_delete_tensor(void *user, void *pointer, uint64_t length);
+void mpscffi_delete_versioned(void *user, void *pointer, uint64_t length);
+static const char mpscffi_name[];
+static const char mpscffi_name_versioned[];
+static const char mpscffi_used[];
+static const char mpscffi_used_versioned[];
+void mpscffi_capsule_end(void *object);
+#define MPSCFFI_READ ...
+#define MPSCFFI_WRITE ...
+#define MPSCFFI_COPY_ON_WRITE ...
+void *mpscffi_map(int file, uint64_t offset, uint64_t length, uint64_t page, int access);
+void mpscffi_unmap(void *user, void *pointer, uint64_t length);
+"""
+
 
 def cdef_of(header: str) -> str:
     """Return the declarations that cffi is to parse.
@@ -62,8 +116,11 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
+PRELUDES = ("_philox.h", "_dlpack.h", "_mapping.h")
+
 ffibuilder = FFI()
-ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + PHILOX)
+ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + PHILOX + MEMORY)
 ffibuilder.set_source(
-    "mpscffi._shim", '#include "mpsshim.h"\n' + Path(__file__).with_name("_philox.h").read_text(encoding="utf-8")
+    "mpscffi._shim",
+    '#include "mpsshim.h"\n' + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in PRELUDES),
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mpscffi.stream import Stream
 
-__all__ = ["discard", "keep", "register"]
+__all__ = ["ReleaseFunction", "discard", "due", "keep", "register"]
 
 #: How long the interpreter's exit waits for callbacks that are still to come.
 EXIT_SECONDS = 1.0
@@ -30,6 +30,37 @@ _pending: dict[int, tuple[Stream, Callable[..., object]]] = {}
 #: Tokens of those that run now.
 _active: set[int] = set()
 _kept: dict[int, object] = {}
+#: Tokens of release functions that only queued work still delays.
+due: set[int] = set()
+
+
+class ReleaseFunction:
+    """A function of the caller's that gives memory back; C's call for the memory calls it.
+
+    Parameters
+    ----------
+    function : callable
+        Called without arguments.
+    """
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    def __call__(self) -> None:
+        """Call the function; what it raises goes where Python reports what finalizers raise."""
+        _Finalizer(self.function)
+
+
+class _Finalizer:
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    def __del__(self) -> None:
+        self.function()
 
 
 class _Running(threading.local):
@@ -96,9 +127,15 @@ def mpscffi_handler(user: Any, info: Any) -> None:
 
 @ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
 def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
-    """Let go of host memory that a buffer lay over."""
+    """Let go of host memory that a buffer lay over, or of what a foreign user of our memory kept."""
     del pointer, length
-    _kept.pop(int(ffi.cast("uintptr_t", user)), None)
+    token = int(ffi.cast("uintptr_t", user))
+    owner = _kept.pop(token, None)
+    if type(owner) is ReleaseFunction:
+        try:
+            owner()
+        finally:
+            due.discard(token)
 
 
 def _drain() -> None:
@@ -106,15 +143,17 @@ def _drain() -> None:
         # A handler of work that nobody has committed would never be called.
         lib.mps_queue_commit(stream._pointer, ffi.NULL)
     deadline = time.monotonic() + EXIT_SECONDS
-    while (_pending or _active) and time.monotonic() < deadline:
+    while (_pending or _active or due) and time.monotonic() < deadline:
         time.sleep(0.002)
     # What comes later finds nothing to call.
     _pending.clear()
+    lib.mpscffi_close()
 
 
 def _after_fork_in_child() -> None:
     _pending.clear()
     _active.clear()
+    due.clear()
 
 
 atexit.register(_drain)

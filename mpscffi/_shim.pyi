@@ -8,6 +8,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 class FFI:
     NULL: CData
+    errno: int
+    def addressof(self, cdata: Any, *fields: str) -> CData: ...
     def buffer(self, cdata: CData, size: int = -1) -> Any: ...
     def cast(self, cdecl: str, source: Any) -> CData: ...
     def def_extern(self, name: str = ..., error: Any = ..., onerror: Any = ...) -> Callable[[_F], _F]: ...
@@ -103,13 +105,29 @@ class Lib:
     def mps_version(self) -> CData: ...
     mpscffi_bitgen_attach: CData
     mpscffi_callback: CData
+    mpscffi_capsule_end: CData
+    mpscffi_close: CData
     mpscffi_compile: CData
+    mpscffi_delete_tensor: CData
+    mpscffi_delete_versioned: CData
     mpscffi_handler: CData
+    mpscffi_let_go: CData
+    mpscffi_map: CData
+    mpscffi_name: CData
+    mpscffi_name_versioned: CData
+    mpscffi_new_tensor: CData
+    mpscffi_new_versioned: CData
     mpscffi_philox: CData
     mpscffi_release: CData
     mpscffi_stream_offset: CData
     mpscffi_stream_set: CData
     mpscffi_stream_take: CData
+    mpscffi_unmap: CData
+    mpscffi_used: CData
+    mpscffi_used_versioned: CData
+    MPSCFFI_COPY_ON_WRITE: int
+    MPSCFFI_READ: int
+    MPSCFFI_WRITE: int
     MPS_ABI_VERSION: int
     MPS_ACCESS_NONE: int
     MPS_ACCESS_READ: int

@@ -72,7 +72,7 @@ class Block:
     length : int
         Bytes that it has.
     address : int
-        Where the CPU sees them.
+        Where the CPU sees them; 0 if it does not.
     device : Device
         Where it lies.
     stream : Stream or None
@@ -102,12 +102,12 @@ class Block:
     def __init__(
         self, device: Device, pointer: Any, length: int, counters: Counters, push: Callable[[Block], object], size: int
     ) -> None:
-        contents = ffi.new("void **")
-        check(lib.mps_buffer_contents(pointer, contents))
+        info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
+        check(_get_info(pointer, info))
         self.device = device
         self.pointer = pointer
         self.length = length
-        self.address = int(ffi.cast("uintptr_t", contents[0]))
+        self.address = int(ffi.cast("uintptr_t", info.contents))
         self.counters = counters
         self.push = push
         self.size = size

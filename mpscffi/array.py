@@ -15,15 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mpscffi import device as _device
-from mpscffi._callbacks import discard, keep
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.allocator import Block, Counters, allocator_of
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype, storable
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
+from mpscffi.errors import (
+    ArgumentTypeError,
+    BufferError,
+    ExecutionError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from mpscffi.stream import current_stream, wait_for_block
 
-__all__ = ["Array", "asarray", "empty", "from_dlpack", "from_numpy", "full", "ones", "zeros"]
+__all__ = ["Array", "asarray", "empty", "full", "ones", "zeros"]
+
+#: Stands for the address of private memory where NumPy computes layouts, which touches nothing.
+NOWHERE = 1 << 20
 
 
 class Lease:
@@ -36,7 +44,7 @@ class Lease:
         self.__array_interface__ = {
             "shape": (block.length,),
             "typestr": "|u1",
-            "data": (block.address, False),
+            "data": (block.address or NOWHERE, False),
             "version": 3,
         }
 
@@ -72,6 +80,7 @@ class Array:
         "_offset",
         "_owned",
         "_plain",
+        "_seen",
         "_strides",
         "_writable",
         "dtype",
@@ -86,6 +95,8 @@ class Array:
     _owned: Block | None
     # All bytes of the block as NumPy sees them, owned by the Lease; None until asked for.
     _memory: npt.NDArray[np.uint8] | None
+    # This array as NumPy sees it; None until asked for.
+    _seen: npt.NDArray[Any] | None
     # In bytes, from the block's start.
     _offset: int
     # In bytes; None for C order.
@@ -99,7 +110,9 @@ class Array:
 
     def __new__(cls, *args: Any, **keywords: Any) -> Array:
         """Refuse: arrays are made by functions."""
-        raise ArgumentTypeError("Array: make one by empty, zeros, ones, full, asarray, from_numpy or from_dlpack")
+        raise ArgumentTypeError(
+            "Array: make one by empty, zeros, ones, full, asarray, from_numpy, from_dlpack, from_pointer or from_file"
+        )
 
     def __del__(self) -> None:
         block = self._owned
@@ -155,6 +168,11 @@ class Array:
         return self._block.size == 0 and self.size > 0
 
     @property
+    def storage(self) -> str:
+        """Whether the CPU sees the memory too, "shared", or the device alone, "private"."""
+        return "shared" if self._block.address else "private"
+
+    @property
     def handle(self) -> Any:
         """The ``mps_buffer *`` of the C library, borrowed; the array begins :attr:`offset` bytes into it."""
         return self._block.pointer
@@ -164,6 +182,8 @@ class Array:
         text = f"<mpscffi.Array shape={self.shape} dtype={self.dtype}"
         if self._strides is not None:
             text += f" strides={self._strides}"
+        if self.storage != "shared":
+            text += f" storage={self.storage}"
         return f"{text} device={self.device.backend}:{self.device.index}>"
 
     def __len__(self) -> int:
@@ -175,12 +195,13 @@ class Array:
 
     def _view(self, of: npt.NDArray[Any]) -> Array:
         """Make the view that a NumPy view of this array's memory stands for."""
-        offset = of.__array_interface__["data"][0] - self._block.address if of.size else self._offset
+        start = self._block.address or NOWHERE
+        offset = of.__array_interface__["data"][0] - start if of.size else self._offset
         view = _new(Array)
         view._base = self if self._base is None else self._base
         view._block = self._block
         view._owned = None
-        view._memory = None
+        view._memory = view._seen = None
         view._offset = offset
         view._strides = None if of.flags.c_contiguous else of.strides
         view._writable = self._writable
@@ -207,12 +228,15 @@ class Array:
         if Ellipsis not in keys:
             # So that NumPy returns a view even when no axis is left.
             keys = (*keys, Ellipsis)
-        view: npt.NDArray[Any] = self._host()[keys]
+        view: npt.NDArray[Any] = self._layout()[keys]
         return view
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write a number or an array-like, on the CPU, after the work that uses the array."""
         self._check_writable()
+        if self.storage != "shared":
+            self[key].copy_from(value)
+            return
         target = self._select(key)
         source = value.numpy() if isinstance(value, Array) else value
         wait_for_block(self._block)
@@ -223,7 +247,10 @@ class Array:
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> Array:
         """Return a view of another shape; one length may be -1. Raises where only a copy could have that shape."""
-        before = self._host()
+        before = self._layout()
+        if self._strides is not None:
+            # NumPy copies, which it must not, where there is no such view.
+            self._check_visible("reshape")
         try:
             after = before.reshape(_sizes(shape, "reshape", -1))
         except ValueError as error:
@@ -238,7 +265,7 @@ class Array:
     def transpose(self, *axes: SupportsIndex) -> Array:
         """Return a view with the axes in another order, reversed by default."""
         try:
-            return self._view(self._host().transpose(*axes))
+            return self._view(self._layout().transpose(*axes))
         except ValueError as error:
             raise InvalidArgumentError(f"transpose: {error}") from None
 
@@ -250,14 +277,16 @@ class Array:
     def view(self, dtype: npt.DTypeLike) -> Array:
         """Return a view that takes the same bytes as elements of another type."""
         try:
-            return self._view(self._host().view(device_dtype(dtype)))
+            return self._view(self._layout().view(device_dtype(dtype)))
         except ValueError as error:
             raise InvalidArgumentError(f"view: {error}") from None
 
     # ---- contents
 
-    def _host(self) -> npt.NDArray[Any]:
-        """Return NumPy's view of the memory, without waiting."""
+    def _layout(self) -> npt.NDArray[Any]:
+        """Return this array as NumPy sees it; of private memory only what touches no element."""
+        if self._seen is not None and not _device.forked:
+            return self._seen
         if _device.forked:
             _device.refuse_fork()
         owner = self if self._base is None else self._base
@@ -271,7 +300,22 @@ class Array:
                     # From here on the Lease gives the block back. An empty array's block is not its own.
                     owner._owned = None
         view: npt.NDArray[Any] = np.ndarray(self.shape, self.dtype, memory, self._offset, self._strides)
+        if not self._writable:
+            view.flags.writeable = False
+        self._seen = view
         return view
+
+    def _check_visible(self, function: str) -> None:
+        if self.storage != "shared":
+            raise UnsupportedError(
+                f"{function}: the CPU does not see private memory; make a copy that it sees, by .copy() for an "
+                "mpscffi.Array or .to_host() for a NumPy array, and write by .copy_from(...)"
+            )
+
+    def _host(self) -> npt.NDArray[Any]:
+        """Return NumPy's view of the memory, without waiting. It is kept: a caller that gives it away makes another."""
+        self._check_visible("numpy")
+        return self._layout()
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a NumPy array of the same memory, without a copy, after the work that uses it.
@@ -282,12 +326,23 @@ class Array:
         ------
         ExecutionError
             If that work failed and no wait has said so yet.
+        UnsupportedError
+            If the memory is private.
         """
-        wait_for_block(self._block)
-        view = self._host()
-        if not self._writable:
-            view.flags.writeable = False
-        return view
+        block = self._block
+        if block.stream is not None:
+            wait_for_block(block)
+        seen = self._seen
+        if seen is None or _device.forked or not block.address:
+            seen = self._host()
+        # Another one each time, since its shape and flags are the caller's to change.
+        return seen[...]  # type: ignore[no-any-return, unused-ignore]
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """Return a NumPy array with a copy of the contents, also of private memory."""
+        if self.storage == "shared":
+            return np.array(self.numpy())
+        return self.copy().numpy()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         view = self.numpy()
@@ -299,19 +354,59 @@ class Array:
             return view.astype(dtype)
         return view.copy() if copy else view
 
-    # No __buffer__: NumPy, asking for it first, would drop what a wait raises and take the contents all the same. Write
-    # memoryview(array.numpy()).
+    def __buffer__(self, flags: int) -> memoryview:
+        """Export by the buffer protocol, from Python 3.12 on, after the work that uses the array."""
+        try:
+            view = self.numpy()
+        except ExecutionError as failure:
+            # Some callers, NumPy among them, drop what is raised here and ask for the contents in another way. So that
+            # it is not lost, the stream's next wait raises it once more.
+            if self._block.stream is not None:
+                self._block.stream._callback_errors.append(failure)
+            raise
+        if self.dtype.kind == "V" and self.dtype.fields is None:
+            raise BufferError(f"{self.dtype} has no buffer format: take .view('uint16')")
+        del flags  # the memoryview's own export obeys them
+        return view.data
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self.numpy().__array_interface__
+        view = self.numpy()
+        if view.dtype.kind == "V" and view.dtype.fields is None:
+            # bfloat16 would come out as two bytes of nothing in particular. NumPy asks __array__ then.
+            raise AttributeError(f"{view.dtype} has no typestr")
+        interface: dict[str, Any] = view.__array_interface__
+        return interface
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """Export as DLPack, of CPU memory, after the work that uses the array; options as NumPy's."""
-        return self.numpy().__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Export as DLPack, after the work that uses the array.
+
+        Parameters
+        ----------
+        stream : None
+            The CPU has no streams, and those of Metal no numbers.
+        max_version : tuple of int, optional
+            From (1, 0) on the capsule is a versioned one, which read-only arrays need.
+        dl_device : tuple of int, optional
+            (1, 0): as CPU memory, the default. (8, index): as the device's ``MTLBuffer`` and an offset, on Metal.
+        copy : bool, optional
+            True: always export a copy. False, None: never.
+        """
+        from mpscffi.dlpack import export
+
+        return export(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._host().__dlpack_device__()
+        from mpscffi.dlpack import default_device
+
+        return default_device(self)
 
     def item(self, *index: SupportsIndex) -> Any:
         """Return one element as a Python number; without an index the array must have exactly one."""
@@ -324,9 +419,17 @@ class Array:
         """Return the elements as nested lists of Python numbers."""
         return self.numpy().tolist()
 
-    def copy(self) -> Array:
-        """Return a new array in C order with the same contents."""
-        return _filled_from(self.numpy())
+    def copy(self, *, storage: str = "shared") -> Array:
+        """Return a new array in C order with the same contents.
+
+        Parameters
+        ----------
+        storage : str
+            "shared" or "private", whatever this one's is.
+        """
+        from mpscffi.copies import duplicate
+
+        return duplicate(self, "private" if _is_private(storage, "copy") else "shared")
 
     def astype(self, dtype: npt.DTypeLike) -> Array:
         """Return a new array in C order with the elements converted, as NumPy does it."""
@@ -338,57 +441,23 @@ class Array:
         Parameters
         ----------
         source : Array or array-like
-            May be changed as soon as this returns, also when it does not block.
+            Host memory may be changed as soon as this returns, also when it does not block. So may an Array, by what
+            waits or is queued through this package; before its ``numpy()`` view is written to, synchronize. It may be
+            given up at once in any case.
         non_blocking : bool
-            Queue the copy on the current stream instead of waiting for it.
+            Queue the copy on the current stream instead of waiting for it. Views with gaps are copied by the CPU, which
+            waits all the same.
 
         Returns
         -------
         Array
             This one.
         """
-        self._check_writable()
-        if isinstance(source, Array) and source.dtype == self.dtype and source.shape == self.shape:
-            staged = source
-        else:
-            values = source.numpy() if isinstance(source, Array) else np.asarray(source)
-            try:
-                values = np.broadcast_to(values, self.shape)
-            except ValueError:
-                raise InvalidArgumentError(
-                    f"copy_from: got a source of shape {values.shape}, expected {self.shape} or one that "
-                    "broadcasts to it"
-                ) from None
-            if not non_blocking:
-                wait_for_block(self._block)
-                np.copyto(self._host(), values, casting="unsafe")
-                return self
-            staged = _filled_from(values.astype(self.dtype))
-        if self._strides is None and staged._strides is None:
-            if staged._block is self._block and 0 < abs(staged._offset - self._offset) < self.nbytes:
-                staged = staged.copy()
-            self._queue_copy(staged)
-            if not non_blocking:
-                wait_for_block(self._block)
-        else:
-            values = staged.numpy()
-            wait_for_block(self._block)
-            np.copyto(self._host(), values)
-        return self
+        from mpscffi.copies import copy_into
 
-    def _queue_copy(self, source: Array) -> None:
-        if not self.size or (source._block is self._block and source._offset == self._offset):
-            return
-        stream = current_stream()
-        for block in (source._block, self._block):
-            if block.stream is not stream:
-                stream._adopt(block)
-        check(
-            lib.mps_queue_copy(
-                stream._pointer, source._block.pointer, source._offset, self._block.pointer, self._offset, self.nbytes
-            )
-        )
-        check(lib.mps_queue_commit(stream._pointer, ffi.NULL))
+        self._check_writable()
+        copy_into(self, source, non_blocking)
+        return self
 
     def fill_(self, value: Any) -> Array:
         """Set all elements to a number, on the CPU, after the work that uses the array; return the array."""
@@ -415,6 +484,8 @@ class Array:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle, or a copy, holds the contents; it is made anew on the device in use where it is loaded.
+        if self.storage != "shared":
+            return _private_from, (self.to_host(),)
         contents = np.ascontiguousarray(self.numpy()).reshape(self.shape)
         return _filled_from, (contents,)
 
@@ -447,7 +518,9 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     return sizes
 
 
-def _allocate(shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_bound: bool = False) -> Array:
+def _allocate(
+    shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_bound: bool = False, private: bool = False
+) -> Array:
     """Make an array with undefined contents.
 
     `shape` is as the caller gave it to the public `function`; the usual forms cost no further call.
@@ -457,17 +530,23 @@ def _allocate(shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_
     size = 1
     for length in shape:
         if type(length) is not int or length < 0:
-            return _allocate(_sizes(shape, function), dtype, function, host_bound)
+            return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
         size *= length
     nbytes = size * dtype.itemsize
     device = _device._current or current_device()
     allocator = device._allocator or allocator_of(device)
-    owned = allocator.take(nbytes, host_bound) if nbytes else None
+    if not nbytes:
+        owned = None
+    elif private:
+        owned = _private_block(device, nbytes)
+    else:
+        owned = allocator.take(nbytes, host_bound)
     array = _new(Array)
     array._owned = owned
     array._block = owned or _no_bytes(device)
     array._base = None
     array._memory = None
+    array._seen = None
     array._offset = 0
     array._strides = None
     array._writable = True
@@ -476,6 +555,34 @@ def _allocate(shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_
     array.shape = shape
     array.size = size
     return array
+
+
+def _private_block(device: Device, nbytes: int) -> Block:
+    """Return a block of its own that the CPU does not see."""
+    allocator = allocator_of(device)
+    desc = ffi.new(
+        "mps_buffer_desc *",
+        {
+            "struct_size": ffi.sizeof("mps_buffer_desc"),
+            "length": nbytes,
+            "storage_mode": lib.MPS_STORAGE_PRIVATE,
+        },
+    )
+    out = ffi.new("mps_buffer **")
+    check(lib.mps_buffer_create(device._pointer, desc, out))
+    block = Block(device, out[0], nbytes, allocator.counters, Block.release, nbytes)
+    allocator.counters.current += nbytes
+    return block
+
+
+def _is_private(storage: str, function: str) -> bool:
+    if storage not in ("shared", "private"):
+        raise InvalidArgumentError(f"{function}: got storage={storage!r}, expected 'shared' or 'private'")
+    return storage == "private"
+
+
+def _private_from(values: npt.NDArray[Any]) -> Array:
+    return _filled_from(values).copy(storage="private")
 
 
 _empty_blocks: dict[Device, Block] = {}
@@ -512,7 +619,9 @@ def _filled_from(values: npt.NDArray[Any]) -> Array:
     return array
 
 
-def empty(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None) -> Array:
+def empty(
+    *shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None, storage: str = "shared"
+) -> Array:
     """Return an array with undefined contents.
 
     Parameters
@@ -521,11 +630,19 @@ def empty(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike 
         Elements along each axis.
     dtype : dtype-like, optional
         float32 by default.
+    storage : str
+        "shared": seen by CPU and device alike. "private": the device's alone; contents come and go by
+        :meth:`Array.copy_from`, :meth:`Array.copy` and :meth:`Array.to_host`.
     """
-    return _allocate(shape, DEFAULT if dtype is None else device_dtype(dtype), "empty")
+    element = DEFAULT if dtype is None else device_dtype(dtype)
+    if storage != "shared":
+        return _allocate(shape, element, "empty", private=_is_private(storage, "empty"))
+    return _allocate(shape, element, "empty")
 
 
-def zeros(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None) -> Array:
+def zeros(
+    *shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None, storage: str = "shared"
+) -> Array:
     """Return an array of zeros.
 
     Parameters
@@ -534,8 +651,10 @@ def zeros(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike 
         Elements along each axis.
     dtype : dtype-like, optional
         float32 by default.
+    storage : str
+        As for :func:`empty`.
     """
-    array = _allocate(shape, device_dtype(dtype), "zeros")
+    array = _allocate(shape, device_dtype(dtype), "zeros", private=_is_private(storage, "zeros"))
     block = array._block
     if array.size and not block.zeroed:
         stream = current_stream()
@@ -609,6 +728,8 @@ def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None =
         values = np.asarray(obj)
         if dtype is not None and values.dtype != device_dtype(dtype):
             raise InvalidArgumentError(f"asarray: {values.dtype} cannot become {device_dtype(dtype)} without a copy")
+        from mpscffi.adopt import from_numpy
+
         return from_numpy(values, copy=False)
     try:
         values = np.asarray(obj)
@@ -621,75 +742,31 @@ def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None =
     return _filled_from(values)
 
 
-def from_numpy(array: npt.NDArray[Any], *, copy: bool | None = None) -> Array:
-    """Return an array over the memory of a NumPy array, or a copy where that is not possible.
+def _host_alias_storage(array: Array) -> npt.NDArray[np.uint8]:
+    """Return an array's bytes as NumPy sees them, without a copy and without a wait.
 
-    Memory can be shared if the NumPy array is in C order and native byte order, and its address and byte length are
-    multiples of the device's page size (16384 bytes): that of ``mmap`` or of another :class:`Array`, seldom that of
-    ``numpy.empty``. :attr:`Array.is_alias` tells.
+    What ``torch.mps`` has for an UntypedStorage. The caller synchronizes before and after looking at them. They keep
+    their memory alive, and cannot be resized.
 
     Parameters
     ----------
-    array : numpy.ndarray
-        Of a dtype that Metal has. A read-only one gives a read-only array.
-    copy : bool, optional
-        True: always copy. False: raise where memory cannot be shared. None: copy then.
+    array : Array
+        In C order, of shared memory.
     """
-    if not isinstance(array, np.ndarray):
-        raise ArgumentTypeError(f"from_numpy: got {type(array).__name__}, expected a numpy.ndarray")
-    dtype = storable(array.dtype)
-    page = current_device().page_size
-    obstacle = ""
-    if not array.flags.c_contiguous:
-        obstacle = f"its strides {array.strides} are not those of C order"
-    elif not array.dtype.isnative:
-        obstacle = f"its byte order {array.dtype.byteorder!r} is not the device's"
-    elif not array.size or array.ctypes.data % page or array.nbytes % page:
-        obstacle = (
-            f"its address {array.ctypes.data:#x} and length {array.nbytes} are not multiples of {page}, the page size"
+    if isinstance(array, (np.ndarray, np.generic)):
+        raise InvalidArgumentError(
+            f"_host_alias_storage: got a {type(array).__name__}, which lies in host memory already, expected an MPS "
+            "storage: an mpscffi.Array"
         )
-    if copy is False and obstacle:
-        raise InvalidArgumentError(f"from_numpy: the memory cannot be used without a copy: {obstacle}")
-    if copy or obstacle:
-        return _filled_from(array)
-    alias = _new(Array)
-    alias._base = None
-    alias._block = alias._owned = _alias_block(array)
-    alias._memory = None
-    alias._offset = 0
-    alias._strides = None
-    alias._writable = alias._plain = array.flags.writeable
-    alias.dtype = dtype
-    alias.shape = array.shape
-    alias.size = array.size
-    return alias
-
-
-def _alias_block(array: npt.NDArray[Any]) -> Block:
-    device = current_device()
-    user = keep(array)
-    desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": array.nbytes})
-    out = ffi.new("mps_buffer **")
-    pointer = ffi.cast("void *", array.ctypes.data)
-    status = lib.mps_buffer_create_no_copy(device._pointer, pointer, desc, lib.mpscffi_release, user, out)
-    if status:
-        discard(user)
-        check(status)
-    return Block(device, out[0], array.nbytes, Counters(), Block.release, 0)
-
-
-def from_dlpack(obj: Any, *, copy: bool | None = None) -> Array:
-    """Return an array from an object with ``__dlpack__`` in CPU memory; memory is shared as by :func:`from_numpy`.
-
-    Parameters
-    ----------
-    obj : object
-        As ``numpy.from_dlpack`` takes it.
-    copy : bool, optional
-        As for :func:`from_numpy`.
-    """
-    if isinstance(obj, Array):
-        return obj.copy() if copy else obj
-    if not hasattr(obj, "__dlpack__") or not hasattr(obj, "__dlpack_device__"):
-        raise ArgumentTypeError(f"from_dlpack: got {type(obj).__name__}, expected an object with __dlpack__")
-    return from_numpy(np.from_dlpack(obj), copy=copy)
+    if not isinstance(array, Array):
+        raise ArgumentTypeError(
+            f"_host_alias_storage: got {type(array).__name__}, expected an mpscffi.Array, which stands for torch's "
+            "UntypedStorage here"
+        )
+    array._check_visible("_host_alias_storage")
+    if array._strides is not None:
+        raise InvalidArgumentError(
+            f"_host_alias_storage: the bytes of an array with strides {array.strides} do not lie together: take those "
+            "of the whole array"
+        )
+    return array._layout().reshape(-1).view(np.uint8)

@@ -11,8 +11,10 @@ import builtins
 
 __all__ = [
     "ArgumentTypeError",
+    "BufferError",
     "CompileError",
     "ConfigError",
+    "CopyWarning",
     "Error",
     "ExecutionError",
     "FileError",
@@ -89,6 +91,10 @@ class ExecutionError(Error):
     """A command that was queued failed on the device; the text names its kernel."""
 
 
+class BufferError(builtins.BufferError, Error):
+    """An array cannot be exported, or a foreign one imported, in the way that was asked for."""
+
+
 class StateError(Error):
     """Not possible now."""
 
@@ -111,6 +117,10 @@ class FileNotFoundError(builtins.FileNotFoundError, FileError):
 
 class InternalError(Error):
     """A fault of this package: please report it."""
+
+
+class CopyWarning(UserWarning):
+    """What would share memory was copied instead; the text says why."""
 
 
 #: Indexed by ``mps_status``.

@@ -158,7 +158,7 @@ def _layout(array: Array) -> tuple[Array, bytes]:
     memory._base = array if array._base is None else array._base
     memory._block = array._block
     memory._owned = None
-    memory._memory = None
+    memory._memory = memory._seen = None
     memory._offset = array._offset + before
     memory._strides = None
     memory._writable = True

@@ -287,7 +287,7 @@ SIMD = f"""kernel void sums(device float* out, device const float* x, {THREAD},
 def test_reductions(source: str) -> None:
     values = np.arange(1024, dtype=np.float32)
     out = mpscffi.zeros(4)
-    passes(lambda: kernel(source)(out, mpscffi.from_numpy(values), threads=1024, group_size=256))
+    passes(lambda: kernel(source)(out, mpscffi.asarray(values), threads=1024, group_size=256))
     assert out.numpy().tolist() == values.reshape(4, 256).sum(axis=1).tolist()
 
 
@@ -305,7 +305,7 @@ def test_a_histogram() -> None:
     )
     values = np.random.default_rng(1).integers(0, 256, 2048).astype(np.uint8)
     out = mpscffi.zeros(16, dtype="uint32")
-    passes(lambda: histogram(out, mpscffi.from_numpy(values), threads=2048, group_size=128))
+    passes(lambda: histogram(out, mpscffi.asarray(values), threads=2048, group_size=128))
     assert out.numpy().tolist() == np.bincount(values % 16, minlength=16).tolist()
 
 
@@ -345,7 +345,7 @@ def test_vectors_structs_stacks_and_constants() -> None:
         "  b[i] = p.v;\n"
         "  out[i] = local[i % 4] + p.tag;\n}"
     )
-    a = mpscffi.from_numpy(np.arange(128, dtype=np.float32))
+    a = mpscffi.asarray(np.arange(128, dtype=np.float32))
     b, out = mpscffi.zeros(96), mpscffi.zeros(32)
     passes(lambda: mixed(a, b, out, threads=32, group_size=32))
     assert (b.numpy().reshape(32, 3) == np.arange(128).reshape(32, 4)[::-1, :3]).all()

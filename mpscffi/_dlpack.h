@@ -1,0 +1,159 @@
+/* DLPack's structs (https://dmlc.github.io/dlpack), and the ends of their lives, which come on any thread. */
+#include <Python.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct {
+  uint32_t major;
+  uint32_t minor;
+} DLPackVersion;
+
+typedef struct {
+  int32_t device_type;
+  int32_t device_id;
+} DLDevice;
+
+typedef struct {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+} DLDataType;
+
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t *shape;
+  int64_t *strides;
+  uint64_t byte_offset;
+} DLTensor;
+
+typedef struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensor *self);
+} DLManagedTensor;
+
+typedef struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void *manager_ctx;
+  void (*deleter)(struct DLManagedTensorVersioned *self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+
+/* ---- what may not be called any more once the interpreter ends ---- */
+
+static void mpscffi_release(void *user, void *pointer, uint64_t length);
+
+static atomic_int mpscffi_entered;
+static atomic_bool mpscffi_closed;
+
+static int enter(void) {
+  atomic_fetch_add(&mpscffi_entered, 1);
+  if (!atomic_load(&mpscffi_closed)) {
+    return 1;
+  }
+  atomic_fetch_sub(&mpscffi_entered, 1);
+  return 0;
+}
+
+static void leave(void) {
+  atomic_fetch_sub(&mpscffi_entered, 1);
+}
+
+/* From now on memory is left to the end of the process. Waits a second, without the GIL, for those that are inside. */
+static void mpscffi_close(void) {
+  atomic_store(&mpscffi_closed, 1);
+  for (int i = 0; i < 1000 && atomic_load(&mpscffi_entered) > 0; i++) {
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+}
+
+/* An mps_release_fn: what Python keeps under the token `user` is let go. */
+static void mpscffi_let_go(void *user, void *pointer, uint64_t length) {
+  if (enter()) {
+    mpscffi_release(user, pointer, length);
+    leave();
+  }
+}
+
+/* ---- tensors that are given away: manager_ctx is the token of what keeps the memory ---- */
+
+static void delete_plain(DLManagedTensor *self) {
+  void *token = self->manager_ctx;
+  free(self);
+  mpscffi_let_go(token, NULL, 0);
+}
+
+static void delete_versioned(DLManagedTensorVersioned *self) {
+  void *token = self->manager_ctx;
+  free(self);
+  mpscffi_let_go(token, NULL, 0);
+}
+
+/* With room for shape and strides behind it, all zeros; NULL without memory. */
+static DLManagedTensor *mpscffi_new_tensor(int32_t ndim) {
+  DLManagedTensor *tensor = calloc(1, sizeof *tensor + 2 * sizeof(int64_t) * (size_t)ndim);
+  if (tensor != NULL) {
+    tensor->deleter = delete_plain;
+    tensor->dl_tensor.ndim = ndim;
+    tensor->dl_tensor.shape = (int64_t *)(tensor + 1);
+    tensor->dl_tensor.strides = tensor->dl_tensor.shape + ndim;
+  }
+  return tensor;
+}
+
+static DLManagedTensorVersioned *mpscffi_new_versioned(int32_t ndim) {
+  DLManagedTensorVersioned *tensor = calloc(1, sizeof *tensor + 2 * sizeof(int64_t) * (size_t)ndim);
+  if (tensor != NULL) {
+    tensor->version = (DLPackVersion){1, 0};
+    tensor->deleter = delete_versioned;
+    tensor->dl_tensor.ndim = ndim;
+    tensor->dl_tensor.shape = (int64_t *)(tensor + 1);
+    tensor->dl_tensor.strides = tensor->dl_tensor.shape + ndim;
+  }
+  return tensor;
+}
+
+/* ---- tensors that were taken: their own deleter ends them ---- */
+
+static void mpscffi_delete_tensor(void *user, void *pointer, uint64_t length) {
+  (void)pointer, (void)length;
+  DLManagedTensor *tensor = user;
+  if (tensor->deleter != NULL && enter()) {
+    tensor->deleter(tensor);
+    leave();
+  }
+}
+
+static void mpscffi_delete_versioned(void *user, void *pointer, uint64_t length) {
+  (void)pointer, (void)length;
+  DLManagedTensorVersioned *tensor = user;
+  if (tensor->deleter != NULL && enter()) {
+    tensor->deleter(tensor);
+    leave();
+  }
+}
+
+/* ---- capsules: the consumer of one renames it, and then owns the tensor ---- */
+
+static const char mpscffi_name[] = "dltensor";
+static const char mpscffi_name_versioned[] = "dltensor_versioned";
+static const char mpscffi_used[] = "used_dltensor";
+static const char mpscffi_used_versioned[] = "used_dltensor_versioned";
+
+/* A PyCapsule_Destructor. A capsule that nobody consumed still owns its tensor. */
+static void mpscffi_capsule_end(void *object) {
+  PyObject *capsule = object, *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  if (PyCapsule_IsValid(capsule, mpscffi_name)) {
+    mpscffi_delete_tensor(PyCapsule_GetPointer(capsule, mpscffi_name), NULL, 0);
+  } else if (PyCapsule_IsValid(capsule, mpscffi_name_versioned)) {
+    mpscffi_delete_versioned(PyCapsule_GetPointer(capsule, mpscffi_name_versioned), NULL, 0);
+  }
+  PyErr_Restore(type, value, trace);
+}
