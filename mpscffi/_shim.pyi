@@ -104,6 +104,11 @@ class Lib:
     def mps_signpost_end(self, id: int, message: Any) -> int: ...
     def mps_signpost_event(self, category: int, message: Any) -> int: ...
     def mps_status_text(self, status: int) -> CData: ...
+    def mps_trace_read(
+        self, records: Any, record_size: int, capacity: int, out_count: Any, out_dropped: Any
+    ) -> int: ...
+    def mps_trace_start(self, desc: Any) -> int: ...
+    def mps_trace_stop(self) -> int: ...
     def mps_version(self) -> CData: ...
     mpscffi_bitgen_attach: CData
     mpscffi_callback: CData
@@ -178,8 +183,11 @@ class Lib:
     MPS_PURGEABLE_KEEP_CURRENT: int
     MPS_PURGEABLE_NON_VOLATILE: int
     MPS_PURGEABLE_VOLATILE: int
+    MPS_SIGNPOST_COPIES: int
     MPS_SIGNPOST_EVENTS: int
+    MPS_SIGNPOST_FALLBACKS: int
     MPS_SIGNPOST_INTERVALS: int
+    MPS_SIGNPOST_KERNELS: int
     MPS_STATUS_COMPILE_FAILED: int
     MPS_STATUS_EXECUTION_FAILED: int
     MPS_STATUS_FORKED: int
@@ -197,6 +205,33 @@ class Lib:
     MPS_STATUS_UNSUPPORTED: int
     MPS_STORAGE_PRIVATE: int
     MPS_STORAGE_SHARED: int
+    MPS_TRACE_ARGUMENT: int
+    MPS_TRACE_BUFFERS: int
+    MPS_TRACE_BUFFER_CREATE: int
+    MPS_TRACE_BUFFER_RELEASE: int
+    MPS_TRACE_CALLBACK: int
+    MPS_TRACE_COMMANDS: int
+    MPS_TRACE_COMMAND_BUFFER: int
+    MPS_TRACE_COPY: int
+    MPS_TRACE_DISPATCH: int
+    MPS_TRACE_ENCODED: int
+    MPS_TRACE_FALLBACK: int
+    MPS_TRACE_FILL: int
+    MPS_TRACE_HEAP_CREATE: int
+    MPS_TRACE_HEAP_RELEASE: int
+    MPS_TRACE_LIBRARY: int
+    MPS_TRACE_MARK: int
+    MPS_TRACE_MATMUL: int
+    MPS_TRACE_PIPELINE: int
+    MPS_TRACE_RANGE: int
+    MPS_TRACE_SIGNAL: int
+    MPS_TRACE_SIGNPOST_COPIES: int
+    MPS_TRACE_SIGNPOST_ENCODED: int
+    MPS_TRACE_SIGNPOST_EVENTS: int
+    MPS_TRACE_SIGNPOST_INTERVALS: int
+    MPS_TRACE_SIGNPOST_KERNELS: int
+    MPS_TRACE_WAIT: int
+    MPS_TRACE_WAITS: int
 
 ffi: FFI
 lib: Lib

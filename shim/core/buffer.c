@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -53,6 +54,7 @@ static mps_status finish(mps_buffer *buffer, mps_status opened, mps_buffer **out
   if (buffer->heap != NULL) {
     mps_heap_hold(buffer->heap);
   }
+  mps_trace_memory(MPS_TRACE_BUFFER_CREATE, buffer, buffer->label, buffer->length);
   *out_buffer = buffer;
   return MPS_STATUS_OK;
 }
@@ -194,6 +196,7 @@ void mps_buffer_drop(mps_buffer *buffer) {
   mps_release_fn release = buffer->release;
   void *user = buffer->release_user, *contents = buffer->contents;
   uint64_t length = buffer->length;
+  mps_trace_memory(MPS_TRACE_BUFFER_RELEASE, buffer, buffer->label, length);
   device->backend->buffer_close(buffer);
   free(buffer->label);
   mps_object_free(buffer, MPS_KIND_BUFFER);

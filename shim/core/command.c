@@ -1,6 +1,7 @@
 #include "backend.h"
 #include "check.h"
 #include "command.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -365,6 +366,19 @@ static mps_status resolve_grid(const mps_dispatch *dispatch, const uint64_t grou
 
 /* ---- commands ---- */
 
+/* What a trace with MPS_TRACE_WAITS asks for. Only so long: what the queue waits for may be to come from this thread.
+ * In a callback of the queue's it cannot wait at all. */
+static mps_status wait_for_traced(mps_queue *queue) {
+  const uint64_t patience = 1000000000u;
+  mps_status status = queue->device->backend->queue_wait(queue, patience);
+  return status == MPS_STATUS_TIMEOUT || status == MPS_STATUS_INVALID_STATE ? MPS_STATUS_OK : status;
+}
+
+mps_status mps_after_encoding(mps_queue *queue, mps_status status) {
+  bool waits = (mps_trace_flags() & MPS_TRACE_WAITS) != 0;
+  return waits && status == MPS_STATUS_OK ? wait_for_traced(queue) : status;
+}
+
 mps_status mps_dispatch_check(const mps_device *device, const mps_dispatch *dispatch, mps_work *work) {
   const mps_pipeline *pipeline = dispatch->pipeline;
   MPS_TRY(mps_object_check(pipeline, MPS_KIND_PIPELINE, "mps_queue_dispatch"));
@@ -392,8 +406,10 @@ mps_status mps_dispatch_check(const mps_device *device, const mps_dispatch *disp
 static mps_status dispatch_checked(mps_queue *queue, const mps_dispatch *dispatch) {
   mps_work work;
   MPS_TRY(mps_dispatch_check(queue->device, dispatch, &work));
-  return work.kind != 0 ? queue->device->backend->encode_dispatch(queue, dispatch, work.grid, work.group)
-                        : MPS_STATUS_OK;
+  if (work.kind == 0) {
+    return MPS_STATUS_OK;
+  }
+  return mps_after_encoding(queue, queue->device->backend->encode_dispatch(queue, dispatch, work.grid, work.group));
 }
 
 mps_status mps_queue_dispatch(mps_queue *queue, const mps_dispatch *dispatch) {
@@ -441,7 +457,8 @@ mps_status mps_queue_copy(mps_queue *queue, mps_buffer *source, uint64_t source_
   if (length == 0) {
     return MPS_STATUS_OK;
   }
-  return queue->device->backend->encode_copy(queue, source, source_offset, target, target_offset, length);
+  return mps_after_encoding(
+      queue, queue->device->backend->encode_copy(queue, source, source_offset, target, target_offset, length));
 }
 
 mps_status mps_fill_check(const mps_device *device, const mps_fill *fill) {
@@ -459,5 +476,5 @@ mps_status mps_queue_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset,
   if (length == 0) {
     return MPS_STATUS_OK;
   }
-  return queue->device->backend->encode_fill(queue, buffer, offset, length, value);
+  return mps_after_encoding(queue, queue->device->backend->encode_fill(queue, buffer, offset, length, value));
 }

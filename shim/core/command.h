@@ -10,4 +10,7 @@ mps_status mps_dispatch_check(const mps_device *device, const mps_dispatch *disp
 mps_status mps_copy_check(const mps_device *device, const mps_copy *copy);
 mps_status mps_fill_check(const mps_device *device, const mps_fill *fill);
 
+/* What follows the encoding of commands, which gave `status`: a trace may want to wait for them. */
+mps_status mps_after_encoding(mps_queue *queue, mps_status status);
+
 #endif

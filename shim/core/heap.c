@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "trace.h"
 
 #include <inttypes.h>
 
@@ -34,6 +35,7 @@ mps_status mps_heap_create(mps_device *device, const mps_heap_desc *given, mps_h
     return status;
   }
   mps_device_hold(device);
+  mps_trace_memory(MPS_TRACE_HEAP_CREATE, heap, NULL, heap->size);
   *out_heap = heap;
   return MPS_STATUS_OK;
 }
@@ -65,6 +67,7 @@ void mps_heap_drop(mps_heap *heap) {
     return;
   }
   mps_device *device = heap->device;
+  mps_trace_memory(MPS_TRACE_HEAP_RELEASE, heap, NULL, heap->size);
   device->backend->heap_close(heap);
   mps_object_free(heap, MPS_KIND_HEAP);
   mps_device_drop(device);

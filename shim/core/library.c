@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "trace.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -96,7 +97,10 @@ mps_status mps_library_create_from_source(mps_device *device, const char *source
   if (library == NULL) {
     return MPS_STATUS_OUT_OF_MEMORY;
   }
-  return finish(library, device->backend->library_from_source(library, source, length, &options), out_library);
+  uint64_t start = mps_trace_start_time();
+  mps_status status = device->backend->library_from_source(library, source, length, &options);
+  mps_trace_call(MPS_TRACE_LIBRARY, "source", start, status);
+  return finish(library, status, out_library);
 }
 
 mps_status mps_library_create_from_file(mps_device *device, const char *path, mps_library **out_library) {
@@ -107,7 +111,10 @@ mps_status mps_library_create_from_file(mps_device *device, const char *path, mp
   if (library == NULL) {
     return MPS_STATUS_OUT_OF_MEMORY;
   }
-  return finish(library, device->backend->library_from_file(library, path), out_library);
+  uint64_t start = mps_trace_start_time();
+  mps_status status = device->backend->library_from_file(library, path);
+  mps_trace_call(MPS_TRACE_LIBRARY, path, start, status);
+  return finish(library, status, out_library);
 }
 
 mps_status mps_library_create_from_data(mps_device *device, const void *data, size_t size, mps_library **out_library) {
@@ -118,7 +125,10 @@ mps_status mps_library_create_from_data(mps_device *device, const void *data, si
   if (library == NULL) {
     return MPS_STATUS_OUT_OF_MEMORY;
   }
-  return finish(library, device->backend->library_from_data(library, data, size), out_library);
+  uint64_t start = mps_trace_start_time();
+  mps_status status = device->backend->library_from_data(library, data, size);
+  mps_trace_call(MPS_TRACE_LIBRARY, "data", start, status);
+  return finish(library, status, out_library);
 }
 
 mps_status mps_library_retain(mps_library *library) {

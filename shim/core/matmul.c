@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "command.h"
 
 #include <inttypes.h>
 
@@ -174,5 +175,5 @@ mps_status mps_queue_matmul(mps_queue *queue, const mps_matmul *given) {
   if ((matmul.left.transposed ? matmul.left.rows : matmul.left.columns) == 0) {
     return encode_zeros(queue, &matmul);
   }
-  return queue->device->backend->encode_matmul(queue, &matmul);
+  return mps_after_encoding(queue, queue->device->backend->encode_matmul(queue, &matmul));
 }

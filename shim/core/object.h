@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 typedef struct mps_backend mps_backend;
+typedef struct mps_trace_name mps_trace_name;
 
 typedef enum mps_kind {
   MPS_KIND_DEVICE,
@@ -79,6 +80,8 @@ struct mps_queue {
   void *impl;
   char *label; /* owned, never NULL */
   uint32_t max_command_buffers;
+  uint64_t number;                      /* counted from 1 */
+  _Atomic(mps_trace_name *) trace_name; /* of the label; NULL before a trace has asked */
 };
 
 struct mps_event {
@@ -106,8 +109,9 @@ struct mps_pipeline {
   mps_object object;
   mps_library *library; /* retained */
   void *impl;
-  char *kernel; /* owned */
-  char *label;  /* owned */
+  char *kernel;                         /* owned */
+  char *label;                          /* owned */
+  _Atomic(mps_trace_name *) trace_name; /* as the queue's */
   mps_pipeline_info info;
   mps_argument_info *arguments; /* info.argument_count of them, array and texts owned */
   uint32_t buffer_slots;        /* bit n: the kernel has a buffer argument in slot n */

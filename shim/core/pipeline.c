@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -124,7 +125,9 @@ mps_status mps_pipeline_create(mps_library *library, const mps_pipeline_desc *gi
     return MPS_STATUS_OUT_OF_MEMORY;
   }
   pipeline->library = library;
+  uint64_t start = mps_trace_start_time();
   mps_status status = open_pipeline(pipeline, &desc);
+  mps_trace_call(MPS_TRACE_PIPELINE, desc.label != NULL ? desc.label : desc.kernel, start, status);
   if (status != MPS_STATUS_OK) {
     free_pipeline(pipeline);
     return status;

@@ -17,6 +17,8 @@ mps_status mps_queue_create(mps_device *device, const mps_queue_desc *given, mps
   if (queue == NULL) {
     return MPS_STATUS_OUT_OF_MEMORY;
   }
+  static _Atomic uint64_t queues;
+  queue->number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) + 1;
   queue->device = device;
   queue->max_command_buffers = desc.max_command_buffers != 0 ? desc.max_command_buffers : DEFAULT_COMMAND_BUFFERS;
   queue->label = mps_text_copy(desc.label != NULL ? desc.label : "queue");

@@ -1,5 +1,8 @@
+#include "signpost.h"
+
 #include "backend.h"
 #include "check.h"
+#include "trace.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -9,20 +12,46 @@
 typedef struct interval {
   uint64_t id;
   mps_signpost_category category;
+  mps_trace_record record; /* what a trace gets at its end */
 } interval;
 
 /* The open intervals, the youngest last: intervals mostly nest, so the one that ends is found at the first look. */
 static pthread_mutex_t intervals_lock = PTHREAD_MUTEX_INITIALIZER;
 static interval *intervals;
 static size_t interval_count, interval_capacity;
-static uint64_t last_id;
+
+/* ---- on every backend ---- */
+
+void mps_signpost_emit_event(uint32_t category, const char *message) {
+  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
+    (*backend)->signpost_event(category, message);
+  }
+}
+
+void mps_signpost_emit_begin(uint32_t category, const char *message, uint64_t id) {
+  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
+    (*backend)->signpost_begin(category, message, id);
+  }
+}
+
+void mps_signpost_emit_end(uint32_t category, const char *message, uint64_t id) {
+  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
+    (*backend)->signpost_end(category, message, id);
+  }
+}
+
+/* ---- the caller's own ---- */
+
+enum { WHEN = 0xF, WHAT = 0x30 };
 
 static mps_status check_mark(const char *function, mps_signpost_category category, const char *message) {
   MPS_TRY(mps_fork_check());
-  if (category != MPS_SIGNPOST_EVENTS && category != MPS_SIGNPOST_INTERVALS) {
+  uint32_t when = category & WHEN;
+  if ((when != MPS_SIGNPOST_EVENTS && when != MPS_SIGNPOST_INTERVALS) || (category & ~(uint32_t)(WHEN | WHAT)) != 0) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
-                    "%s: category is %d, not MPS_SIGNPOST_EVENTS (1) or MPS_SIGNPOST_INTERVALS (2)", function,
-                    (int)category);
+                    "%s: category is %d, not MPS_SIGNPOST_EVENTS (1) or MPS_SIGNPOST_INTERVALS (2), with or without "
+                    "one of MPS_SIGNPOST_KERNELS (0x10), _COPIES (0x20) and _FALLBACKS (0x30)",
+                    function, (int)category);
   }
   if (message == NULL) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "%s: message must not be NULL", function);
@@ -32,14 +61,15 @@ static mps_status check_mark(const char *function, mps_signpost_category categor
 
 mps_status mps_signpost_event(mps_signpost_category category, const char *message) {
   MPS_TRY(check_mark(__func__, category, message));
-  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
-    (*backend)->signpost_event(category, message);
-  }
+  mps_trace_record record;
+  mps_trace_open_range(&record, MPS_TRACE_MARK, message);
+  mps_trace_close_range(&record);
+  mps_signpost_emit_event(category, message);
   return MPS_STATUS_OK;
 }
 
 /* The id of a new open interval; 0 when there is no memory. */
-static uint64_t add_interval(mps_signpost_category category) {
+static uint64_t add_interval(mps_signpost_category category, const mps_trace_record *record) {
   uint64_t id = 0;
   pthread_mutex_lock(&intervals_lock);
   if (interval_count == interval_capacity) {
@@ -51,19 +81,19 @@ static uint64_t add_interval(mps_signpost_category category) {
     }
   }
   if (interval_count < interval_capacity) {
-    id = ++last_id;
-    intervals[interval_count++] = (interval){.id = id, .category = category};
+    id = mps_trace_next_id();
+    intervals[interval_count++] = (interval){.id = id, .category = category, .record = *record};
   }
   pthread_mutex_unlock(&intervals_lock);
   return id;
 }
 
-static bool remove_interval(uint64_t id, mps_signpost_category *category) {
+static bool remove_interval(uint64_t id, interval *removed) {
   bool found = false;
   pthread_mutex_lock(&intervals_lock);
   for (size_t i = interval_count; i-- > 0;) {
     if (intervals[i].id == id) {
-      *category = intervals[i].category;
+      *removed = intervals[i];
       memmove(&intervals[i], &intervals[i + 1], (interval_count - i - 1) * sizeof *intervals);
       interval_count--;
       found = true;
@@ -77,13 +107,14 @@ static bool remove_interval(uint64_t id, mps_signpost_category *category) {
 mps_status mps_signpost_begin(mps_signpost_category category, const char *message, uint64_t *out_id) {
   MPS_TRY(check_mark(__func__, category, message));
   MPS_REQUIRE(out_id);
-  uint64_t id = add_interval(category);
+  mps_trace_record record;
+  mps_trace_open_range(&record, (category & WHAT) == MPS_SIGNPOST_FALLBACKS ? MPS_TRACE_FALLBACK : MPS_TRACE_RANGE,
+                       message);
+  uint64_t id = add_interval(category, &record);
   if (id == 0) {
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "mps_signpost_begin: no memory for one more open interval");
   }
-  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
-    (*backend)->signpost_begin(category, message, id);
-  }
+  mps_signpost_emit_begin(category, message, id);
   *out_id = id;
   return MPS_STATUS_OK;
 }
@@ -91,12 +122,11 @@ mps_status mps_signpost_begin(mps_signpost_category category, const char *messag
 mps_status mps_signpost_end(uint64_t id, const char *message) {
   MPS_TRY(mps_fork_check());
   MPS_REQUIRE(message);
-  mps_signpost_category category;
-  if (!remove_interval(id, &category)) {
+  interval ended;
+  if (!remove_interval(id, &ended)) {
     return mps_fail(MPS_STATUS_NOT_FOUND, "mps_signpost_end: %" PRIu64 " is no open interval", id);
   }
-  for (const mps_backend *const *backend = mps_backends; *backend != NULL; backend++) {
-    (*backend)->signpost_end(category, message, id);
-  }
+  mps_trace_close_range(&ended.record);
+  mps_signpost_emit_end(ended.category, message, id);
   return MPS_STATUS_OK;
 }

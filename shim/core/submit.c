@@ -90,7 +90,7 @@ mps_status mps_queue_submit(mps_queue *queue, const mps_command *commands, uint3
   uint32_t used;
   mps_status status = check_list(queue->device, commands, count, works, &used);
   if (status == MPS_STATUS_OK) {
-    status = queue->device->backend->submit(queue, works, used);
+    status = mps_after_encoding(queue, queue->device->backend->submit(queue, works, used));
   }
   if (works != few) {
     free(works);

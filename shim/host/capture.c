@@ -348,7 +348,7 @@ void host_capture_signpost(const char *what, mps_signpost_category category, uin
     flockfile(file);
     fprintf(file,
             "{\"signpost\": \"%s\", \"time\": %" PRIu64 ", \"category\": \"%s\", \"id\": %" PRIu64 ", \"message\": ",
-            what, host_now(), category == MPS_SIGNPOST_INTERVALS ? "intervals" : "events", id);
+            what, host_now(), (category & MPS_SIGNPOST_INTERVALS) != 0 ? "intervals" : "events", id);
     host_json_text(file, message);
     fputs("}\n", file);
     funlockfile(file);

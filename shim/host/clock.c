@@ -9,9 +9,13 @@
 #define NANOSECONDS 1000000000u
 
 uint64_t host_now(void) {
+#ifdef __APPLE__
+  return clock_gettime_nsec_np(CLOCK_UPTIME_RAW); /* as GPU times */
+#else
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * NANOSECONDS + (uint64_t)now.tv_nsec;
+#endif
 }
 
 uint64_t host_deadline(uint64_t timeout) {

@@ -21,6 +21,7 @@ static host_command *command_new(host_command_kind kind, size_t buffers, size_t 
   command->next = NULL;
   command->kind = kind;
   command->buffer_count = 0;
+  command->traced.record.kind = 0;
   command->buffers = (mps_buffer **)(void *)((char *)command + list);
   atomic_fetch_add_explicit(&mps_pending_commands, 1, memory_order_relaxed);
   return command;

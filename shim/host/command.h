@@ -4,6 +4,7 @@
 
 #include "event.h"
 #include "kernel.h"
+#include "trace.h"
 
 #include <stddef.h>
 
@@ -66,6 +67,7 @@ typedef struct host_command {
   host_command_kind kind;
   uint32_t buffer_count;
   mps_buffer **buffers; /* in use until the command is freed */
+  mps_traced traced;
   union {
     struct {
       mps_event *event; /* held */

@@ -86,13 +86,15 @@ static uint64_t pass_now(host_stream *stream) {
   return now;
 }
 
-static void run_now(host_stream *stream, const host_work *work) {
+static void run_now(host_stream *stream, const host_work *work, mps_traced *traced) {
   count_encoded(stream);
   if (!stream->encoding.start) {
     stream->encoding.start = host_now();
   }
-  if (!stream->encoding.failed) {
-    stream->encoding.failed = !host_stream_run(stream, work, stream->encoding_failure);
+  if (stream->encoding.failed) {
+    mps_trace_end(traced, stream->encoding.end, stream->encoding.end, MPS_STATUS_EXECUTION_FAILED);
+  } else {
+    stream->encoding.failed = !host_stream_run(stream, work, traced, stream->encoding_failure);
   }
   stream->encoding.end = host_now();
 }
@@ -123,16 +125,28 @@ static mps_status open_command_buffer(host_stream *stream, host_command_buffer *
   return MPS_STATUS_OK;
 }
 
+/* A command that will not run after all: its signposts have to come to an end. */
+static mps_status give_up(mps_traced *traced, mps_status status) {
+  if (traced->record.kind != 0) {
+    uint64_t now = host_now();
+    mps_trace_end(traced, now, now, status);
+  }
+  return status;
+}
+
 /* With the lock held. The command is freed on failure. */
-static mps_status append(host_stream *stream, host_command *command, const char *what) {
+static mps_status append(host_stream *stream, host_command *command, mps_traced *traced, const char *what) {
   if (!command) {
-    return no_memory(what);
+    return give_up(traced, no_memory(what));
   }
   host_command_buffer *buffer;
   mps_status status = open_command_buffer(stream, &buffer);
   if (status != MPS_STATUS_OK) {
     host_command_free(command);
-    return status;
+    return give_up(traced, status);
+  }
+  if (traced->record.kind != 0) {
+    command->traced = *traced;
   }
   *buffer->commands_end = command;
   buffer->commands_end = &command->next;
@@ -140,9 +154,9 @@ static mps_status append(host_stream *stream, host_command *command, const char 
   return MPS_STATUS_OK;
 }
 
-static mps_status append_locked(host_stream *stream, host_command *command, const char *what) {
+static mps_status append_locked(host_stream *stream, host_command *command, mps_traced *traced, const char *what) {
   pthread_mutex_lock(&stream->lock);
-  mps_status status = append(stream, command, what);
+  mps_status status = append(stream, command, traced, what);
   pthread_mutex_unlock(&stream->lock);
   return status;
 }
@@ -160,14 +174,14 @@ static mps_status check_volume(const uint32_t grid[3]) {
 }
 
 /* true if it was run. What is captured goes to the worker: it holds what the capture writes down. */
-static bool try_now(host_stream *stream, const host_work *work) {
+static bool try_now(host_stream *stream, const host_work *work, mps_traced *traced) {
   if (!host_work_is_small(work) || host_capture_is_on()) {
     return false;
   }
   pthread_mutex_lock(&stream->lock);
   bool now = is_free(stream);
   if (now) {
-    run_now(stream, work);
+    run_now(stream, work, traced);
   }
   pthread_mutex_unlock(&stream->lock);
   return now;
@@ -177,12 +191,14 @@ mps_status host_encode_dispatch(mps_queue *queue, const mps_dispatch *dispatch, 
                                 const uint32_t group[3]) {
   MPS_TRY(check_volume(grid));
   host_stream *stream = queue->impl;
+  mps_traced traced;
+  mps_trace_dispatch(&traced, queue, dispatch, grid, group);
   host_work work;
   _Alignas(16) char scratch[HOST_SCRATCH_BYTES];
-  if (host_work_bind(&work, dispatch, grid, group, true, scratch, sizeof scratch) && try_now(stream, &work)) {
+  if (host_work_bind(&work, dispatch, grid, group, true, scratch, sizeof scratch) && try_now(stream, &work, &traced)) {
     return MPS_STATUS_OK;
   }
-  return append_locked(stream, host_command_dispatch(dispatch, grid, group), "dispatch");
+  return append_locked(stream, host_command_dispatch(dispatch, grid, group), &traced, "dispatch");
 }
 
 mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
@@ -190,37 +206,48 @@ mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sourc
   host_stream *stream = queue->impl;
   host_work work;
   host_work_copy(&work, source, source_offset, target, target_offset, length);
-  if (try_now(stream, &work)) {
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_COPY, length);
+  if (try_now(stream, &work, &traced)) {
     return MPS_STATUS_OK;
   }
-  return append_locked(stream, host_command_copy(source, source_offset, target, target_offset, length), "copy");
+  return append_locked(stream, host_command_copy(source, source_offset, target, target_offset, length), &traced,
+                       "copy");
 }
 
 mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value) {
   host_stream *stream = queue->impl;
   host_work work;
   host_work_fill(&work, buffer, offset, length, value);
-  if (try_now(stream, &work)) {
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_FILL, length);
+  if (try_now(stream, &work, &traced)) {
     return MPS_STATUS_OK;
   }
-  return append_locked(stream, host_command_fill(buffer, offset, length, value), "fill");
+  return append_locked(stream, host_command_fill(buffer, offset, length, value), &traced, "fill");
 }
 
 /* Never at once: the function is the caller's, and may do what cannot be done with the lock held. */
 mps_status host_encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
   MPS_TRY(host_matmul_check());
-  return append_locked(queue->impl, host_command_matmul(matmul), "matmul");
+  mps_traced traced;
+  mps_trace_matmul(&traced, queue, matmul);
+  return append_locked(queue->impl, host_command_matmul(matmul), &traced, "matmul");
 }
 
 mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value) {
   host_stream *stream = queue->impl;
   MPS_TRY(host_event_add_source(event, stream->failure));
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_SIGNAL, value);
   mps_status status = MPS_STATUS_OK;
   pthread_mutex_lock(&stream->lock);
   if (is_free(stream)) {
-    host_event_raise(event, value, pass_now(stream));
+    uint64_t now = pass_now(stream);
+    mps_trace_end(&traced, now, now, MPS_STATUS_OK);
+    host_event_raise(event, value, now);
   } else {
-    status = append(stream, host_command_event(HOST_COMMAND_SIGNAL, event, value), "signal");
+    status = append(stream, host_command_event(HOST_COMMAND_SIGNAL, event, value), &traced, "signal");
   }
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -228,12 +255,15 @@ mps_status host_encode_signal(mps_queue *queue, mps_event *event, uint64_t value
 
 mps_status host_encode_wait(mps_queue *queue, mps_event *event, uint64_t value) {
   host_stream *stream = queue->impl;
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_WAIT, value);
   mps_status status = MPS_STATUS_OK;
   pthread_mutex_lock(&stream->lock);
   if (is_free(stream) && host_event_reached(event, value)) {
-    pass_now(stream);
+    uint64_t now = pass_now(stream);
+    mps_trace_end(&traced, now, now, MPS_STATUS_OK);
   } else {
-    status = append(stream, host_command_event(HOST_COMMAND_WAIT, event, value), "wait");
+    status = append(stream, host_command_event(HOST_COMMAND_WAIT, event, value), &traced, "wait");
   }
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -263,7 +293,8 @@ mps_status host_add_handler(mps_queue *queue, mps_handler_kind kind, mps_handler
 /* ---- committing ---- */
 
 /* With the lock held. The serial of what is committed, or of the last command buffer if nothing was encoded. */
-static uint64_t commit(host_stream *stream) {
+static uint64_t commit(mps_queue *queue) {
+  host_stream *stream = queue->impl;
   if (atomic_load_explicit(&stream->encoded, memory_order_relaxed) == 0) {
     return stream->serial;
   }
@@ -271,7 +302,11 @@ static uint64_t commit(host_stream *stream) {
   host_command_buffer *buffer = stream->open;
   host_record *record = buffer ? &buffer->record : &stream->encoding;
   record->serial = serial;
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_COMMAND_BUFFER, 0);
+  traced.record.serial = serial;
   if (buffer) {
+    buffer->traced = traced;
     record->end = 0;
     *stream->committed_end = buffer;
     stream->committed_end = &buffer->next;
@@ -281,6 +316,7 @@ static uint64_t commit(host_stream *stream) {
     }
   } else {
     record->scheduled = true;
+    mps_trace_end(&traced, record->start, record->end, record->failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
     atomic_store_explicit(&stream->completed, serial, memory_order_release);
   }
   stream->records[serial % HOST_REMEMBERED] = *record;
@@ -293,10 +329,12 @@ static uint64_t commit(host_stream *stream) {
 
 mps_status host_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user) {
   host_stream *stream = queue->impl;
+  mps_traced traced;
+  mps_trace_command(&traced, queue, MPS_TRACE_CALLBACK, 0);
   pthread_mutex_lock(&stream->lock);
-  mps_status status = append(stream, host_command_callback(callback, user), "callback");
+  mps_status status = append(stream, host_command_callback(callback, user), &traced, "callback");
   if (status == MPS_STATUS_OK) {
-    commit(stream);
+    commit(queue);
   }
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -321,7 +359,7 @@ static void await_room(host_stream *stream) {
 mps_status host_commit(mps_queue *queue, uint64_t *serial) {
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
-  uint64_t committed = commit(stream);
+  uint64_t committed = commit(queue);
   await_room(stream);
   pthread_mutex_unlock(&stream->lock);
   if (serial) {
@@ -362,23 +400,39 @@ static host_command *make_command(const mps_work *given) {
   }
 }
 
+static void trace_work(mps_traced *traced, mps_queue *queue, const mps_work *given) {
+  switch (given->kind) {
+  case MPS_COMMAND_COPY:
+    mps_trace_command(traced, queue, MPS_TRACE_COPY, given->copy.length);
+    break;
+  case MPS_COMMAND_FILL:
+    mps_trace_command(traced, queue, MPS_TRACE_FILL, given->fill.length);
+    break;
+  default:
+    mps_trace_dispatch(traced, queue, given->dispatch, given->grid, given->group);
+  }
+}
+
 /* With the lock held. true if it was run. */
-static bool try_work_now(host_stream *stream, const mps_work *given) {
+static bool try_work_now(host_stream *stream, const mps_work *given, mps_traced *traced) {
   host_work work;
   _Alignas(16) char scratch[HOST_SCRATCH_BYTES];
   if (!is_free(stream) || !bind_work(&work, given, scratch) || !host_work_is_small(&work)) {
     return false;
   }
-  run_now(stream, &work);
+  run_now(stream, &work, traced);
   return true;
 }
 
 /* With the lock held. Once one of them cannot run here, those behind it cannot either. */
-static mps_status encode_list(host_stream *stream, const mps_work *works, uint32_t count) {
+static mps_status encode_list(mps_queue *queue, const mps_work *works, uint32_t count) {
+  host_stream *stream = queue->impl;
   uint32_t most = host_capture_is_on() ? 0 : INLINE_WORKS; /* see try_now */
   for (uint32_t i = 0; i < count; i++) {
-    if (i >= most || !try_work_now(stream, &works[i])) {
-      MPS_TRY(append(stream, make_command(&works[i]), "list of commands"));
+    mps_traced traced;
+    trace_work(&traced, queue, &works[i]);
+    if (i >= most || !try_work_now(stream, &works[i], &traced)) {
+      MPS_TRY(append(stream, make_command(&works[i]), &traced, "list of commands"));
     }
   }
   return MPS_STATUS_OK;
@@ -392,8 +446,8 @@ mps_status host_submit(mps_queue *queue, const mps_work *works, uint32_t count) 
   }
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
-  mps_status status = encode_list(stream, works, count);
-  commit(stream);
+  mps_status status = encode_list(queue, works, count);
+  commit(queue);
   await_room(stream);
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -402,7 +456,7 @@ mps_status host_submit(mps_queue *queue, const mps_work *works, uint32_t count) 
 void host_queue_close(mps_queue *queue) {
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
-  commit(stream);
+  commit(queue);
   stream->closed = true;
   pthread_cond_signal(&stream->work);
   pthread_mutex_unlock(&stream->lock);
@@ -437,7 +491,7 @@ static bool await_completion(host_stream *stream, uint64_t serial, uint64_t time
 mps_status host_queue_wait(mps_queue *queue, uint64_t timeout) {
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
-  uint64_t serial = commit(stream);
+  uint64_t serial = commit(queue);
   pthread_mutex_unlock(&stream->lock);
   if (!is_complete(stream, serial)) {
     if (host_stream_is_self(stream)) {

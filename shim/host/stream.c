@@ -35,18 +35,30 @@ static void fail(host_stream *stream, const host_work *work, const host_fault *f
   host_failure_put(stream->failure, failure);
 }
 
-bool host_stream_run(host_stream *stream, const host_work *work, char failure[HOST_FAILURE_BYTES]) {
+bool host_stream_run(host_stream *stream, const host_work *work, mps_traced *traced, char failure[HOST_FAILURE_BYTES]) {
+  bool is_traced = traced->record.kind != 0;
+  if (is_traced) {
+    mps_trace_begin(traced);
+  }
+  uint64_t start = is_traced ? host_now() : 0;
   host_fault fault;
   bool ok = host_capture_is_on() ? host_capture_run(stream, stream->label, work, &fault) : host_work_run(work, &fault);
+  if (is_traced) {
+    mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
+  }
   if (!ok) {
     fail(stream, work, &fault, failure);
   }
   return ok;
 }
 
-static bool run_matmul(host_stream *stream, const mps_matmul *matmul, char failure[HOST_FAILURE_BYTES]) {
+static bool run_matmul(host_stream *stream, const mps_matmul *matmul, mps_traced *traced,
+                       char failure[HOST_FAILURE_BYTES]) {
   char what[128], why[256];
+  mps_trace_begin(traced);
+  uint64_t start = host_now();
   bool ok = host_matmul_run(matmul, why, sizeof why);
+  mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
   if (!ok) {
     host_matmul_describe(matmul, what, sizeof what);
     snprintf(failure, HOST_FAILURE_BYTES, "%s failed: %s", what, why);
@@ -57,17 +69,23 @@ static bool run_matmul(host_stream *stream, const mps_matmul *matmul, char failu
 
 /* After a failure the rest of the command buffer's work is skipped, but who waits for its signals still gets them. */
 static void run_command(host_stream *stream, host_command_buffer *buffer, host_command *command) {
+  mps_traced *traced = &command->traced;
+  uint64_t start = traced->record.kind != 0 ? host_now() : 0;
   switch (command->kind) {
   case HOST_COMMAND_WORK:
-    if (!buffer->record.failed) {
-      buffer->record.failed = !host_stream_run(stream, &command->work, buffer->failure);
+    if (buffer->record.failed) {
+      mps_trace_end(traced, start, start, MPS_STATUS_EXECUTION_FAILED);
+    } else {
+      buffer->record.failed = !host_stream_run(stream, &command->work, traced, buffer->failure);
     }
-    break;
+    return;
   case HOST_COMMAND_MATMUL:
-    if (!buffer->record.failed) {
-      buffer->record.failed = !run_matmul(stream, &command->matmul, buffer->failure);
+    if (buffer->record.failed) {
+      mps_trace_end(traced, start, start, MPS_STATUS_EXECUTION_FAILED);
+    } else {
+      buffer->record.failed = !run_matmul(stream, &command->matmul, traced, buffer->failure);
     }
-    break;
+    return;
   case HOST_COMMAND_SIGNAL:
     host_event_raise(command->event, command->value, host_now());
     break;
@@ -77,6 +95,9 @@ static void run_command(host_stream *stream, host_command_buffer *buffer, host_c
   case HOST_COMMAND_CALLBACK:
     command->callback(command->user);
     break;
+  }
+  if (traced->record.kind != 0) {
+    mps_trace_end(traced, start, host_now(), MPS_STATUS_OK);
   }
 }
 
@@ -133,6 +154,8 @@ static void run_command_buffer(host_stream *stream, host_command_buffer *buffer)
     host_command_free(command);
   }
   buffer->record.end = host_now();
+  mps_trace_end(&buffer->traced, buffer->record.start, buffer->record.end,
+                buffer->record.failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
   if (buffer->handlers) {
     update_record(stream, buffer); /* for handlers that ask for it */
     call_handlers(buffer, MPS_HANDLER_COMPLETED);

@@ -650,9 +650,18 @@ MPS_API mps_status mps_capture_is_active(mps_device *device, uint32_t *out_activ
 
 /* ---------------------------------------------------------------- signpost */
 
-typedef enum mps_signpost_category { MPS_SIGNPOST_EVENTS = 1, MPS_SIGNPOST_INTERVALS = 2 } mps_signpost_category;
+/* One of the first two, or'ed with what is marked, if it is not the caller's own: that chooses the name that the mark
+ * has on macOS, under the subsystem "PyTorchMPS", as tools for torch.mps look for it. */
+typedef enum mps_signpost_category {
+  MPS_SIGNPOST_EVENTS = 1,
+  MPS_SIGNPOST_INTERVALS = 2,
+  MPS_SIGNPOST_KERNELS = 0x10,
+  MPS_SIGNPOST_COPIES = 0x20,
+  MPS_SIGNPOST_FALLBACKS = 0x30 /* work that the CPU does in the device's place */
+} mps_signpost_category;
 
-/* A mark in the system's trace: os_signpost on macOS; in a running capture elsewhere. `message` is UTF-8. Since 1. */
+/* A mark in the system's trace: os_signpost on macOS; in a running capture elsewhere. `message` is UTF-8. A trace of
+ * this library (below) that runs has it too. Since 1. */
 MPS_API mps_status mps_signpost_event(mps_signpost_category category, const char *message);
 
 /* The start of an interval; `out_id` names it for its end. Since 1. */
@@ -660,6 +669,83 @@ MPS_API mps_status mps_signpost_begin(mps_signpost_category category, const char
 
 /* The end of an interval. NOT_FOUND if `id` is no open one. Since 1. */
 MPS_API mps_status mps_signpost_end(uint64_t id, const char *message);
+
+/* ---------------------------------------------------------------- trace
+ *
+ * What this process has its devices do, each command with its times. One trace at a time, of all devices. A command
+ * that was encoded while a trace ran is recorded when it is complete, even if the trace was stopped meanwhile. */
+
+typedef enum mps_trace_kind {
+  MPS_TRACE_DISPATCH = 1,        /* of a kernel: name, grid, group */
+  MPS_TRACE_COPY = 2,            /* bytes */
+  MPS_TRACE_FILL = 3,            /* bytes */
+  MPS_TRACE_MATMUL = 4,          /* grid: columns, rows and number of products */
+  MPS_TRACE_SIGNAL = 5,          /* bytes: the value */
+  MPS_TRACE_WAIT = 6,            /* for an event; bytes: the value */
+  MPS_TRACE_CALLBACK = 7,        /* of the host, on a queue */
+  MPS_TRACE_COMMAND_BUFFER = 8,  /* serial */
+  MPS_TRACE_FALLBACK = 9,        /* an interval of signposts of that category */
+  MPS_TRACE_ARGUMENT = 10,       /* with MPS_TRACE_BUFFERS: a buffer of the dispatch of the same id */
+  MPS_TRACE_BUFFER_CREATE = 16,  /* bytes; name: its label */
+  MPS_TRACE_BUFFER_RELEASE = 17, /* when its memory is given back */
+  MPS_TRACE_HEAP_CREATE = 18,
+  MPS_TRACE_HEAP_RELEASE = 19,
+  MPS_TRACE_LIBRARY = 20,  /* compiled or loaded; name: "source", "data" or the path */
+  MPS_TRACE_PIPELINE = 21, /* name: its label */
+  MPS_TRACE_RANGE = 22,    /* an interval of signposts of the caller's own */
+  MPS_TRACE_MARK = 23      /* a signpost event of the caller's own */
+} mps_trace_kind;
+
+/* Bits of mps_trace_desc.flags. */
+#define MPS_TRACE_COMMANDS 0x01           /* commit after each command, so that a GPU times it by itself: slower */
+#define MPS_TRACE_WAITS 0x02              /* commit and wait after each command, for at most a second: slower still */
+#define MPS_TRACE_BUFFERS 0x04            /* record the buffers of each dispatch */
+#define MPS_TRACE_ENCODED 0x08            /* record commands also when they are encoded, with start and end 0 */
+#define MPS_TRACE_SIGNPOST_EVENTS 0x10    /* a signpost when a command is complete */
+#define MPS_TRACE_SIGNPOST_INTERVALS 0x20 /* signposts when it begins and ends */
+#define MPS_TRACE_SIGNPOST_ENCODED 0x40   /* those intervals begin when it is encoded */
+#define MPS_TRACE_SIGNPOST_KERNELS 0x100  /* of which commands there are signposts */
+#define MPS_TRACE_SIGNPOST_COPIES 0x200
+
+typedef struct mps_trace_desc {
+  size_t struct_size;
+  uint32_t capacity; /* records that can wait to be read; 262144 by default */
+  uint32_t flags;    /* MPS_TRACE_* */
+} mps_trace_desc;
+
+/* Texts are never NULL and live as long as the library. Times are nanoseconds of mps_device_timestamps' clock. */
+typedef struct mps_trace_record {
+  uint32_t kind;          /* mps_trace_kind */
+  uint32_t status;        /* mps_status: OK, or why it failed */
+  uint64_t id;            /* counts up in the order of encoding, over all queues */
+  uint64_t thread;        /* that encoded it or called, as the system numbers threads */
+  uint64_t queue;         /* number of its queue, counted from 1; 0 for what belongs to none */
+  const char *queue_name; /* the queue's label */
+  const char *name;       /* the kernel's label, or as said above */
+  uint64_t encoded;       /* when the caller asked for it */
+  uint64_t start;         /* when the device began and ended it */
+  uint64_t end;
+  uint64_t bytes;
+  uint64_t serial;  /* COMMAND_BUFFER: its serial; ARGUMENT: the slot */
+  uint64_t object;  /* of buffers and heaps: tells live ones apart; ARGUMENT: the buffer */
+  uint32_t grid[3]; /* threads */
+  uint32_t group[3];
+  uint32_t together; /* commands, this one included, that start and end are the times of: 1 for times of its own */
+  uint32_t reserved;
+} mps_trace_record;
+
+/* Begin to record; what nobody has read of an older trace is dropped. Errors: INVALID_STATE if a trace is running,
+ * INVALID_ARGUMENT for unknown flags, LIMIT_EXCEEDED for a capacity above 2^24, OUT_OF_MEMORY. Since 1. */
+MPS_API mps_status mps_trace_start(const mps_trace_desc *desc);
+
+/* Encode no more commands as traced. INVALID_STATE if none runs. Since 1. */
+MPS_API mps_status mps_trace_stop(void);
+
+/* Take up to `capacity` records, the oldest first, each `record_size` bytes: sizeof(mps_trace_record). `out_dropped`
+ * (may be NULL): how many there was no room for since the last call. May be called while a trace runs, and after.
+ * Since 1. */
+MPS_API mps_status mps_trace_read(void *records, size_t record_size, uint32_t capacity, uint32_t *out_count,
+                                  uint64_t *out_dropped);
 
 /* ---------------------------------------------------------------- diagnostics */
 

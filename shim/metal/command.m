@@ -18,6 +18,12 @@ static mps_status encode(metal_queue *queue, const char *doing, mps_status (^bod
   return status;
 }
 
+static void trace_command(metal_segment *segment, mps_trace_kind kind, uint64_t bytes) {
+  mps_traced traced;
+  mps_trace_command(&traced, segment->queue->handle, kind, bytes);
+  metal_segment_trace(segment, &traced);
+}
+
 /* ---- dispatch ---- */
 
 /* Whether a list, "a, b", has an entry. */
@@ -120,6 +126,9 @@ static mps_status encode_dispatch(metal_queue *queue, const mps_device *device, 
   [encoder dispatchThreads:MTLSizeMake(grid[0], grid[1], grid[2])
       threadsPerThreadgroup:MTLSizeMake(group[0], group[1], group[2])];
   note_kernel(queue, pipeline->label);
+  mps_traced traced;
+  mps_trace_dispatch(&traced, queue->handle, dispatch, grid, group);
+  metal_segment_trace(segment, &traced);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return MPS_STATUS_OK;
@@ -192,6 +201,7 @@ static mps_status encode_copy(metal_queue *queue, const mps_device *device, mps_
     }
     blit_copy(encoder, source->impl, source_offset, target->impl, target_offset, length);
   }
+  trace_command(segment, MPS_TRACE_COPY, length);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return MPS_STATUS_OK;
@@ -222,6 +232,7 @@ static mps_status encode_fill(metal_queue *queue, const mps_device *device, mps_
     }
     blit_fill(encoder, buffer->impl, offset, length, value);
   }
+  trace_command(segment, MPS_TRACE_FILL, length);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return MPS_STATUS_OK;
@@ -279,6 +290,7 @@ mps_status metal_encode_signal(mps_queue *handle, mps_event *event, uint64_t val
     mps_event_hold(event);
     segment->event = event;
     segment->event_value = value;
+    trace_command(segment, MPS_TRACE_SIGNAL, value);
     metal_segment_count(queue);
     metal_segment_submit(queue);
     return MPS_STATUS_OK;
@@ -294,6 +306,7 @@ mps_status metal_encode_wait(mps_queue *handle, mps_event *event, uint64_t value
     metal_end_encoder(queue);
     metal_segment_hold_event(segment, event, value);
     [segment->commands encodeWaitForEvent:metal_event_shared(event) value:value];
+    trace_command(segment, MPS_TRACE_WAIT, value);
     metal_segment_count(queue);
     return MPS_STATUS_OK;
   });
@@ -307,6 +320,7 @@ mps_status metal_encode_callback(mps_queue *handle, mps_callback_fn callback, vo
     segment->callback = callback;
     segment->callback_user = user;
     segment->resume_value = ++queue->resume_value;
+    mps_trace_command(&segment->traced_callback, handle, MPS_TRACE_CALLBACK, 0);
     metal_segment_count(queue);
     MPS_TRY(metal_queue_close_command(queue));
     queue->resume_pending = true;

@@ -87,6 +87,9 @@ static mps_status encode(metal_queue *queue, const mps_device *device, const mps
   metal_segment_barrier(queue);
   mps_status status = encode_all(segment, kernel, matmul, at_once);
   metal_segment_barrier(queue);
+  mps_traced traced;
+  mps_trace_matmul(&traced, queue->handle, matmul);
+  metal_segment_trace(segment, &traced);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return status;

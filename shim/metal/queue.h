@@ -11,6 +11,7 @@
 
 #include "failure.h"
 #include "metal.h"
+#include "trace.h"
 
 #include <pthread.h>
 
@@ -47,7 +48,11 @@ struct metal_segment {
   uint32_t operations;
   metal_hold *holds;
   size_t hold_count, hold_room;
-  mps_event *event; /* signalled at the end, or NULL; held */
+  mps_traced *traced; /* those of its commands that are traced, in order */
+  size_t traced_count, traced_room;
+  mps_traced traced_whole;    /* the segment itself */
+  mps_traced traced_callback; /* the callback below */
+  mps_event *event;           /* signalled at the end, or NULL; held */
   uint64_t event_value;
   /* Made on the queue's handler thread: handlers of the command buffer that ends here, and a callback in its place
    * among the commands, which the next segment waits for. */
@@ -73,6 +78,7 @@ typedef struct metal_queue_waiter {
 
 struct metal_queue {
   _Atomic uint32_t references; /* the handle's, and one of each segment */
+  mps_queue *handle;           /* borrowed: valid as long as anything can be encoded */
   id<MTLCommandQueue> commands;
   MTLCommandBufferDescriptor *descriptor;
   id<MTLFence> fence;        /* orders the encoders of this queue, whatever Metal tracks */
@@ -140,6 +146,9 @@ void metal_segment_barrier(metal_queue *queue);
 
 /* An operation was encoded into the open segment. */
 void metal_segment_count(metal_queue *queue);
+
+/* Keep what a trace wants to know of it, copied. */
+void metal_segment_trace(metal_segment *segment, const mps_traced *traced);
 
 /* Submit the open segment if it has as many operations as one should. */
 void metal_segment_bound(metal_queue *queue);

@@ -71,6 +71,7 @@ mps_status metal_queue_open(mps_queue *handle) {
       return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a queue");
     }
     atomic_init(&queue->references, 1);
+    queue->handle = handle;
     pthread_mutex_init(&queue->encoding, NULL);
     pthread_mutex_init(&queue->progress, NULL);
     if (!fill_queue(queue, handle)) {

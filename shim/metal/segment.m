@@ -108,6 +108,7 @@ static void free_segment(metal_segment *segment) {
   }
   metal_queue *queue = segment->queue;
   [segment->commands release];
+  free(segment->traced);
   free(segment);
   metal_queue_unref(queue);
 }
@@ -172,6 +173,60 @@ void metal_segment_barrier(metal_queue *queue) {
   queue->resume_value++;
   [queue->open->commands encodeSignalEvent:queue->resume value:queue->resume_value];
   [queue->open->commands encodeWaitForEvent:queue->resume value:queue->resume_value];
+}
+
+/* ---- what a trace gets to know ---- */
+
+void metal_segment_trace(metal_segment *segment, const mps_traced *traced) {
+  if (traced->record.kind == 0) {
+    return;
+  }
+  if (segment->traced_count == segment->traced_room) {
+    size_t room = 2 * segment->traced_room + 4;
+    mps_traced *grown = realloc(segment->traced, room * sizeof *grown);
+    if (grown == NULL) {
+      return; /* the command is more important than its record */
+    }
+    segment->traced = grown;
+    segment->traced_room = room;
+  }
+  segment->traced[segment->traced_count++] = *traced;
+}
+
+static void trace_scheduled(metal_segment *segment) {
+  for (size_t i = 0; i < segment->traced_count; i++) {
+    mps_trace_begin(&segment->traced[i]);
+  }
+}
+
+static bool takes_time(const mps_traced *traced) {
+  return traced->record.kind != MPS_TRACE_SIGNAL && traced->record.kind != MPS_TRACE_WAIT;
+}
+
+/* Metal times a command buffer, not its commands: they share its times, and the record says with how many. */
+static void trace_complete(metal_segment *segment, bool failed, uint64_t start, uint64_t end) {
+  if (segment->traced_count == 0 && segment->traced_whole.record.kind == 0) {
+    return;
+  }
+  mps_status status = failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK;
+  start = start != 0 ? start : mps_trace_now(); /* of a command buffer that never ran */
+  end = end != 0 ? end : start;
+  uint32_t together = 0;
+  for (size_t i = 0; i < segment->traced_count; i++) {
+    together += takes_time(&segment->traced[i]);
+  }
+  for (size_t i = 0; i < segment->traced_count; i++) {
+    mps_traced *traced = &segment->traced[i];
+    if (takes_time(traced)) {
+      traced->record.together = together;
+      mps_trace_end(traced, start, end, status);
+    } else {
+      uint64_t moment = traced->record.kind == MPS_TRACE_SIGNAL ? end : start;
+      mps_trace_end(traced, moment, moment, status);
+    }
+  }
+  segment->traced_whole.record.serial = segment->serial;
+  mps_trace_end(&segment->traced_whole, start, end, status);
 }
 
 /* ---- completion, on a thread of Metal's ---- */
@@ -270,7 +325,9 @@ static void make_calls(metal_segment *segment) {
   metal_queue_calling = queue;
   call_scheduled(segment);
   if (segment->callback != NULL) {
+    uint64_t start = mps_trace_now();
     segment->callback(segment->callback_user);
+    mps_trace_end(&segment->traced_callback, start, mps_trace_now(), MPS_STATUS_OK);
     [queue->resume setSignaledValue:segment->resume_value];
   }
   call_handlers(segment, MPS_HANDLER_COMPLETED);
@@ -337,6 +394,7 @@ static void retire(metal_queue *queue) {
 static void complete(metal_segment *segment, const char *failure, uint64_t start, uint64_t end) {
   metal_queue *queue = segment->queue;
   note_outcome(segment, failure, start, end);
+  trace_complete(segment, failure != NULL, start, end);
   release_holds(segment);
   if (segment->event != NULL) {
     metal_event_raise(segment->event, segment->event_value, end);
@@ -386,6 +444,7 @@ static void completed(metal_segment *segment) {
 
 static void scheduled(metal_segment *segment) {
   metal_queue *queue = segment->queue;
+  trace_scheduled(segment);
   pthread_mutex_lock(&queue->progress);
   mps_command_info *info = metal_queue_info(queue, segment->serial);
   if (info->serial == segment->serial) {
@@ -413,7 +472,7 @@ void metal_segment_count(metal_queue *queue) {
 }
 
 void metal_segment_bound(metal_queue *queue) {
-  if (queue->open->operations >= MAX_OPERATIONS) {
+  if (queue->open->operations >= MAX_OPERATIONS || (mps_trace_flags() & MPS_TRACE_COMMANDS) != 0) {
     metal_segment_submit(queue);
   }
 }
@@ -450,6 +509,7 @@ void metal_segment_submit(metal_queue *queue) {
   queue->open = NULL;
   segment->number = ++queue->segment_number;
   segment->serial = queue->serial;
+  mps_trace_command(&segment->traced_whole, queue->handle, MPS_TRACE_COMMAND_BUFFER, 0);
   link_segment(queue, segment);
   [segment->commands addScheduledHandler:^(id<MTLCommandBuffer> commands) {
     (void)commands;

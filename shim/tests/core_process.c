@@ -111,6 +111,9 @@ static int everything_says_forked(void) {
   EXPECT_FAIL(mps_signpost_event(MPS_SIGNPOST_EVENTS, "x"), FORKED, "spawn");
   EXPECT_FAIL(mps_signpost_begin(MPS_SIGNPOST_EVENTS, "x", &id), FORKED, "spawn");
   EXPECT_FAIL(mps_signpost_end(1, "x"), FORKED, "spawn");
+  EXPECT_FAIL(mps_trace_start(NULL), FORKED, "spawn");
+  EXPECT_FAIL(mps_trace_stop(), FORKED, "spawn");
+  EXPECT_FAIL(mps_trace_read(NULL, sizeof(mps_trace_record), 0, &count, NULL), FORKED, "spawn");
   EXPECT_EQUAL(live_objects().devices, 1);
   EXPECT_EQUAL(mps_abi_version(), MPS_ABI_VERSION);
   return 43;

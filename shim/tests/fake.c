@@ -203,6 +203,12 @@ static mps_status commit(mps_queue *queue, uint64_t *serial) {
 
 static mps_status queue_wait(mps_queue *queue, uint64_t timeout) {
   (void)queue;
+  fake.waits++;
+  if (fake.fail_wait != MPS_STATUS_OK) {
+    mps_status status = fake.fail_wait;
+    fake.fail_wait = MPS_STATUS_OK;
+    return mps_fail(status, "made to fail");
+  }
   return timeout == 0 ? mps_fail(MPS_STATUS_TIMEOUT, "made to time out") : MPS_STATUS_OK;
 }
 

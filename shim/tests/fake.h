@@ -9,13 +9,14 @@ typedef struct fake_state {
   mps_status fail_open; /* what the next open of anything returns, once */
   _Atomic int opened;   /* objects that are open, of any kind */
   int commits;
-  int dispatches, copies, fills, matmuls;
-  mps_matmul matmul; /* the last one */
+  int dispatches, copies, fills, matmuls, waits;
+  mps_matmul matmul;    /* the last one */
+  mps_status fail_wait; /* what the next wait of a queue returns, once */
   uint32_t grid[3], group[3];
   mps_queue *closed_queue;
   bool capturing;
-  uint64_t signpost_id; /* of the last interval that began or ended */
-  mps_signpost_category signpost_category;
+  _Atomic uint64_t signpost_id; /* of the last interval that began or ended */
+  _Atomic uint32_t signpost_category;
 } fake_state;
 
 extern fake_state fake;

@@ -764,19 +764,98 @@ static void test_signposts(void) {
   uint64_t id;
   long before = standin_get("signposts");
   EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "a 100 % mark"));
-  EXPECT(strstr(standin_last_signpost(), "event mpscffi/Events ") == standin_last_signpost());
+  EXPECT(strstr(standin_last_signpost(), "event PyTorchMPS/Events ") == standin_last_signpost());
   EXPECT(strstr(standin_last_signpost(), ": a 100 % mark") != NULL);
   EXPECT_OK(mps_signpost_begin(MPS_SIGNPOST_INTERVALS, "work", &id));
   char wanted[100];
-  snprintf(wanted, sizeof wanted, "begin mpscffi/Intervals %" PRIu64 " interval: work", id);
+  snprintf(wanted, sizeof wanted, "begin PyTorchMPS/Intervals %" PRIu64 " interval: work", id);
   EXPECT_EQUAL(strcmp(standin_last_signpost(), wanted), 0);
   EXPECT_OK(mps_signpost_end(id, "done"));
-  snprintf(wanted, sizeof wanted, "end mpscffi/Intervals %" PRIu64 " interval: done", id);
+  snprintf(wanted, sizeof wanted, "end PyTorchMPS/Intervals %" PRIu64 " interval: done", id);
   EXPECT_EQUAL(strcmp(standin_last_signpost(), wanted), 0);
   EXPECT_EQUAL(standin_get("signposts"), before + 3);
 }
 
 /* ---- all of it */
+
+/* ---- traces */
+
+/* Records of a trace that is over, of one kind, in order. */
+static uint32_t read_trace(mps_trace_kind kind, mps_trace_record *found, uint32_t room) {
+  static mps_trace_record records[256];
+  uint32_t count, kept = 0;
+  EXPECT_OK(mps_trace_read(records, sizeof *records, 256, &count, NULL));
+  for (uint32_t i = 0; i < count && kept < room; i++) {
+    if (records[i].kind == kind) {
+      found[kept++] = records[i];
+    }
+  }
+  return kept;
+}
+
+static uint32_t trace_adds(mps_queue *queue, mps_pipeline *pipeline, mps_buffer *buffer, uint32_t flags, int count,
+                           mps_trace_record *found, uint32_t room) {
+  mps_trace_desc desc = {.struct_size = sizeof desc, .flags = flags};
+  EXPECT_OK(mps_trace_start(&desc));
+  for (int i = 0; i < count; i++) {
+    EXPECT_OK(add(queue, pipeline, buffer, 1));
+  }
+  EXPECT_OK(mps_queue_fill(queue, buffer, 4, 4, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_trace_stop());
+  return read_trace(MPS_TRACE_DISPATCH, found, room);
+}
+
+/* Commands of one command buffer share its times, unless each has a command buffer of its own. */
+static void test_traced_times(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline *pipeline = make_pipeline(library, "add");
+  mps_queue *queue = make_queue("traced");
+  mps_buffer *buffer = make_buffer(64);
+  mps_trace_record found[8];
+  EXPECT_EQUAL(trace_adds(queue, pipeline, buffer, 0, 3, found, 8), 3);
+  EXPECT_EQUAL(found[0].together, 4);
+  EXPECT_EQUAL(found[0].start, found[2].start);
+  EXPECT_EQUAL(found[0].end, found[2].end);
+  EXPECT_EQUAL(strcmp(found[0].name, "add"), 0);
+  EXPECT_EQUAL(strcmp(found[0].queue_name, "traced"), 0);
+  EXPECT_EQUAL(trace_adds(queue, pipeline, buffer, MPS_TRACE_COMMANDS, 3, found, 8), 3);
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQUAL(found[i].together, 1);
+    EXPECT(found[i].encoded <= found[i].end && found[i].start <= found[i].end);
+    EXPECT(i == 0 || found[i - 1].end <= found[i].start);
+  }
+  EXPECT_EQUAL(*(uint32_t *)contents(buffer), 6);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_pipeline_release(pipeline));
+  EXPECT_OK(mps_library_release(library));
+}
+
+/* Each kernel has an interval, under the name that tools look for. */
+static void test_traced_signposts(void) {
+  mps_library *library = open_kernels();
+  mps_pipeline *pipeline = make_pipeline(library, "add");
+  mps_queue *queue = make_queue("traced");
+  mps_buffer *buffer = make_buffer(64);
+  mps_trace_record found[8];
+  long before = standin_get("signposts");
+  EXPECT_EQUAL(
+      trace_adds(queue, pipeline, buffer, MPS_TRACE_SIGNPOST_INTERVALS | MPS_TRACE_SIGNPOST_KERNELS, 2, found, 8), 2);
+  EXPECT_EQUAL(standin_get("signposts"), before + 4);
+  char wanted[100];
+  snprintf(wanted, sizeof wanted, "end PyTorchMPS/Intervals %" PRIu64 " PyTorchOperationIntervals: mps::add:[1, 1, 1]",
+           found[1].id);
+  EXPECT(strstr(standin_last_signpost(), wanted) == standin_last_signpost());
+  trace_adds(queue, pipeline, buffer, MPS_TRACE_SIGNPOST_EVENTS | MPS_TRACE_SIGNPOST_COPIES, 2, found, 8);
+  EXPECT_EQUAL(standin_get("signposts"), before + 5);
+  EXPECT(strstr(standin_last_signpost(), "event PyTorchMPS/Events ") == standin_last_signpost());
+  EXPECT(strstr(standin_last_signpost(), " PyTorchCopyEvents: Blit: fill, length=4") != NULL);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_pipeline_release(pipeline));
+  EXPECT_OK(mps_library_release(library));
+}
 
 int main(int argc, char **argv) {
   if (argc != 2) {
@@ -802,6 +881,7 @@ int main(int argc, char **argv) {
       test_handlers,          test_libraries,
       test_pipelines,         test_capture,
       test_signposts,         test_products,
+      test_traced_times,      test_traced_signposts,
   };
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     tests[i]();
