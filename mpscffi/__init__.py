@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from mpscffi.report import build_config, diagnostics
     from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
+    from mpscffi.shader_log import ShaderMessage, set_shader_log
 
 __version__: str = _ffi_module.string(_lib.mps_version()).decode()
 
@@ -77,6 +78,7 @@ __all__ = [
     "Generator",
     "Kernel",
     "ShaderLibrary",
+    "ShaderMessage",
     "Stream",
     "asarray",
     "bernoulli",
@@ -125,6 +127,7 @@ __all__ = [
     "set_device",
     "set_per_process_memory_fraction",
     "set_rng_state",
+    "set_shader_log",
     "set_stream",
     "shader_cache",
     "stream",
@@ -151,6 +154,7 @@ _LAZY = {
     ),
     "shader_cache": "mpscffi.shader_cache",
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
+    **dict.fromkeys(("ShaderMessage", "set_shader_log"), "mpscffi.shader_log"),
     "CommandInfo": "mpscffi.command",
     **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.report"),
 }

@@ -17,6 +17,7 @@ extern "Python" {
   mps_status mpscffi_compile(void *user, const mps_compile_request *request, mps_compile_result *result);
   void mpscffi_callback(void *user);
   void mpscffi_handler(void *user, const mps_command_info *info);
+  void mpscffi_log(void *user, const mps_log_message *message);
   void mpscffi_release(void *user, void *pointer, uint64_t length);
 }
 """

@@ -9,6 +9,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mpscffi import shader_log
 from mpscffi._ffi import check, ffi, lib
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ _lock = threading.RLock()
 
 
 def install() -> None:
-    """Set the compiler function, once."""
+    """Set the compiler function, and where kernels log to, once."""
     global _installed
     with _lock:
         if not _installed:
             check(lib.mps_compiler_set(lib.mpscffi_compile, ffi.NULL))
+            shader_log.install()
             _installed = True
 
 

@@ -75,6 +75,7 @@ class Lib:
     def mps_library_kernel_name(self, library: Any, number: int, out_name: Any) -> int: ...
     def mps_library_release(self, library: Any) -> int: ...
     def mps_library_retain(self, library: Any) -> int: ...
+    def mps_log_set(self, desc: Any) -> int: ...
     def mps_matmul_set(self, function: Any, user: Any) -> int: ...
     def mps_pipeline_argument(self, pipeline: Any, number: int, info: Any) -> int: ...
     def mps_pipeline_create(self, library: Any, desc: Any, out_pipeline: Any) -> int: ...
@@ -119,6 +120,7 @@ class Lib:
     mpscffi_delete_versioned: CData
     mpscffi_handler: CData
     mpscffi_let_go: CData
+    mpscffi_log: CData
     mpscffi_map: CData
     mpscffi_name: CData
     mpscffi_name_versioned: CData
@@ -148,6 +150,7 @@ class Lib:
     MPS_COMMAND_COPY: int
     MPS_COMMAND_DISPATCH: int
     MPS_COMMAND_FILL: int
+    MPS_COMPILE_LOGGING: int
     MPS_COMPILE_VALIDATE: int
     MPS_DATA_BFLOAT: int
     MPS_DATA_BOOL: int
@@ -176,6 +179,11 @@ class Lib:
     MPS_HAZARD_UNTRACKED: int
     MPS_HEAP_AUTOMATIC: int
     MPS_HEAP_PLACEMENT: int
+    MPS_LOG_DEBUG: int
+    MPS_LOG_ERROR: int
+    MPS_LOG_FAULT: int
+    MPS_LOG_INFO: int
+    MPS_LOG_NOTICE: int
     MPS_MATH_FAST: int
     MPS_MATH_RELAXED: int
     MPS_MATH_SAFE: int

@@ -81,7 +81,8 @@ class Source:
                 "struct_size": ffi.sizeof("mps_compile_options"),
                 "language_version": self.version[0] << 16 | self.version[1] if self.version else 0,
                 "math_mode": MATH_MODES[self.math_mode],
-                "flags": lib.MPS_COMPILE_VALIDATE if self.validate else 0,
+                "flags": (lib.MPS_COMPILE_VALIDATE if self.validate else 0)
+                | (lib.MPS_COMPILE_LOGGING if "os_log" in self.text else 0),
                 "define_count": len(macros),
                 "defines": ffi.cast("char const * const *", macro_array),
                 "include_dirs": ffi.cast("char const * const *", path_array),

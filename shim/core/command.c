@@ -1,6 +1,7 @@
 #include "backend.h"
 #include "check.h"
 #include "command.h"
+#include "log.h"
 #include "trace.h"
 
 #include <inttypes.h>
@@ -375,6 +376,7 @@ static mps_status wait_for_traced(mps_queue *queue) {
 }
 
 mps_status mps_after_encoding(mps_queue *queue, mps_status status) {
+  mps_log_flush(); /* what was encoded may have been run */
   bool waits = (mps_trace_flags() & MPS_TRACE_WAITS) != 0;
   return waits && status == MPS_STATUS_OK ? wait_for_traced(queue) : status;
 }

@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "log.h"
 
 mps_status mps_event_create(mps_device *device, mps_event **out_event) {
   MPS_ENTER(device, MPS_KIND_DEVICE);
@@ -71,7 +72,10 @@ mps_status mps_event_signal(mps_event *event, uint64_t value) {
 
 mps_status mps_event_wait(mps_event *event, uint64_t value, uint64_t timeout) {
   MPS_ENTER(event, MPS_KIND_EVENT);
-  return event->device->backend->event_wait(event, value, timeout);
+  MPS_TRY(mps_log_check_wait(__func__));
+  mps_status status = event->device->backend->event_wait(event, value, timeout);
+  mps_log_flush();
+  return status;
 }
 
 mps_status mps_event_get_info(mps_event *event, mps_event_info *info) {

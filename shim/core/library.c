@@ -24,10 +24,11 @@ static mps_status check_options(const char *function, const mps_compile_options 
                     "%s: math_mode is %" PRIu32 ", not MPS_MATH_SAFE (0), _RELAXED (1) or _FAST (2)", function,
                     options->math_mode);
   }
-  if ((options->flags & ~(uint32_t)MPS_COMPILE_VALIDATE) != 0) {
+  if ((options->flags & ~(uint32_t)(MPS_COMPILE_VALIDATE | MPS_COMPILE_LOGGING)) != 0) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
-                    "%s: flags is 0x%" PRIx32 ", which has bits other than MPS_COMPILE_VALIDATE (1)", function,
-                    options->flags);
+                    "%s: flags is 0x%" PRIx32
+                    ", which has bits other than MPS_COMPILE_VALIDATE (1) and MPS_COMPILE_LOGGING (2)",
+                    function, options->flags);
   }
   if (options->reserved != 0) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "%s: the reserved field must be 0", function);

@@ -1,5 +1,6 @@
 #include "backend.h"
 #include "check.h"
+#include "log.h"
 
 #include <stdlib.h>
 
@@ -82,7 +83,10 @@ mps_status mps_queue_commit(mps_queue *queue, uint64_t *out_serial) {
 
 mps_status mps_queue_wait(mps_queue *queue, uint64_t timeout) {
   MPS_ENTER(queue, MPS_KIND_QUEUE);
-  return queue->device->backend->queue_wait(queue, timeout);
+  MPS_TRY(mps_log_check_wait(__func__));
+  mps_status status = queue->device->backend->queue_wait(queue, timeout);
+  mps_log_flush();
+  return status;
 }
 
 mps_status mps_queue_is_idle(mps_queue *queue, uint32_t *out_idle) {

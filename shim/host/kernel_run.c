@@ -47,6 +47,7 @@ bool host_kernel_run(const mslc_kernel *kernel, const mslc_launch *launch, uint6
     snprintf(fault->text, sizeof fault->text, "could not start: there is no memory for its threadgroup memory");
     return false;
   }
+  worker->kernel = kernel->name;
   float_mode before = enter_float_mode();
   int faulted = host_fiber_guard(&worker->recover, kernel->run, launch, first, last);
   worker->recover = NULL;

@@ -7,6 +7,7 @@
  * Nothing can get stuck: a SIMD-group whose turn ends has a lane that is ready, unless all its lanes are at the barrier
  * or have returned; and a barrier opens as soon as every thread that is left is at it. */
 #include "fiber.h"
+#include "kernel_log.h"
 #include "validate.h"
 
 #include <sched.h>
@@ -199,4 +200,5 @@ const mslc_runtime host_runtime = {
     .copy = host_validate_copy,
     .fill = host_validate_fill,
     .scratch = host_worker_scratch,
+    .log = host_log,
 };

@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "clock.h"
+#include "log.h"
 #include "matmul.h"
 #include "thread.h"
 
@@ -156,6 +157,7 @@ static void run_command_buffer(host_stream *stream, host_command_buffer *buffer)
   buffer->record.end = host_now();
   mps_trace_end(&buffer->traced, buffer->record.start, buffer->record.end,
                 buffer->record.failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
+  mps_log_flush();
   if (buffer->handlers) {
     update_record(stream, buffer); /* for handlers that ask for it */
     call_handlers(buffer, MPS_HANDLER_COMPLETED);

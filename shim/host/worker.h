@@ -5,6 +5,8 @@
 
 #include "kernel.h"
 
+#define HOST_LOG_BYTES 1024 /* of a message, as in Metal */
+
 /* Bit n of each mask stands for lane n. A lane that has not returned is in exactly one of ready, waiting, arrived and
  * yielded. */
 typedef struct host_simdgroup {
@@ -50,6 +52,7 @@ typedef struct host_trap {
 typedef struct host_worker {
   void *recover; /* context to go back to if the kernel faults; not NULL while one runs, and only then */
   host_trap trap;
+  const char *kernel; /* the name of the one that runs, or ran last */
   char *arena;
   struct host_validator *validator; /* of the launch that runs; NULL if it is not validated */
 
@@ -73,6 +76,8 @@ typedef struct host_worker {
   const void *own_stack;
   size_t own_stack_size;
   void *own_fake_stack;
+
+  char message[HOST_LOG_BYTES]; /* that is being made: a fiber's stack is small */
 
   char *mapping; /* holds this struct, the arena and the signal stack */
   char *scratch; /* with a page at either end that cannot be touched; NULL before it is first needed */

@@ -335,6 +335,7 @@ typedef enum mps_math_mode {
 
 /* Bits of mps_compile_options.flags. */
 #define MPS_COMPILE_VALIDATE 1 /* host device: check accesses at run time */
+#define MPS_COMPILE_LOGGING 2  /* Metal: kernels log, at a cost even if they do not; the host device's always do */
 
 typedef struct mps_compile_options {
   size_t struct_size;
@@ -746,6 +747,49 @@ MPS_API mps_status mps_trace_stop(void);
  * Since 1. */
 MPS_API mps_status mps_trace_read(void *records, size_t record_size, uint32_t capacity, uint32_t *out_count,
                                   uint64_t *out_dropped);
+
+/* ---------------------------------------------------------------- log */
+
+/* What kernels write by <metal_logging>, as os_log_default.log("x is %f", x): Metal 3.2, macOS 15. */
+
+typedef enum mps_log_level {
+  MPS_LOG_DEBUG = 1,
+  MPS_LOG_INFO = 2,
+  MPS_LOG_NOTICE = 3, /* os_log::log */
+  MPS_LOG_ERROR = 4,
+  MPS_LOG_FAULT = 5
+} mps_log_level;
+
+/* One message. The texts are UTF-8, never NULL, and valid during the call of the handler. */
+typedef struct mps_log_message {
+  size_t struct_size;
+  uint32_t level; /* mps_log_level */
+  uint32_t reserved;
+  uint64_t dropped; /* not 0: no kernel's message, but how many of them there was no room for */
+  const char *subsystem;
+  const char *category;
+  const char *kernel; /* "" if the device does not tell */
+  const char *message;
+} mps_log_message;
+
+typedef void (*mps_log_fn)(void *user, const mps_log_message *message);
+
+typedef struct mps_log_desc {
+  size_t struct_size;
+  mps_log_fn handler; /* NULL: a line to standard error */
+  void *user;
+  uint32_t level; /* mps_log_level: messages below are not made; 0 for all */
+  uint32_t reserved;
+  uint64_t buffer_size; /* bytes of text to keep until it is delivered, 1 KiB to 1 GiB; 0 for 1 MiB */
+} mps_log_desc;
+
+/* Say where the messages of all kernels of this process go; NULL for standard error. Messages are delivered one at a
+ * time, those of one thread in order, at the latest when the command buffer that they are from is complete, before a
+ * wait for it returns; on a thread of the library's or on one that dispatches or waits. The handler may call this
+ * library, but neither wait for work nor call this function. When it returns, the handler before is not called any
+ * more. On Metal the level and size count for queues that are made later. Errors: INVALID_ARGUMENT, INVALID_STATE in a
+ * handler. Since 1. */
+MPS_API mps_status mps_log_set(const mps_log_desc *desc);
 
 /* ---------------------------------------------------------------- diagnostics */
 

@@ -138,6 +138,9 @@ static MTLCompileOptions *compile_options(const mps_compile_options *given) {
     [macros setObject:value forKey:name];
   }
   [options setPreprocessorMacros:macros];
+  if (given->flags & MPS_COMPILE_LOGGING) {
+    metal_log_enable(options);
+  }
   return options;
 }
 

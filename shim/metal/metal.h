@@ -91,6 +91,11 @@ id<MTLComputePipelineState> metal_archive_make(metal_archive *archive, id<MTLDev
                                                MTLComputePipelineDescriptor *descriptor,
                                                MTLComputePipelineReflection **reflection, NSError **error);
 
+/* ---- log.m ---- */
+
+/* Have what is compiled log, where Metal can. */
+void metal_log_enable(MTLCompileOptions *options);
+
 /* ---- data_type.m ---- */
 
 /* mps_data_base | lanes << 8 of Metal's type, 0 for what has none. */

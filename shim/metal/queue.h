@@ -79,8 +79,10 @@ typedef struct metal_queue_waiter {
 struct metal_queue {
   _Atomic uint32_t references; /* the handle's, and one of each segment */
   mps_queue *handle;           /* borrowed: valid as long as anything can be encoded */
+  id<MTLDevice> gpu;           /* of the handle's device, which outlives the queue */
   id<MTLCommandQueue> commands;
   MTLCommandBufferDescriptor *descriptor;
+  id log_state;              /* of a queue that runs kernels that log; nil before macOS 15 */
   id<MTLFence> fence;        /* orders the encoders of this queue, whatever Metal tracks */
   id<MTLSharedEvent> resume; /* signalled when a callback has returned */
   dispatch_queue_t handler_queue;
@@ -191,5 +193,10 @@ mps_status metal_encode_matmul(mps_queue *queue, const mps_matmul *matmul); /* m
 mps_status metal_encode_signal(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_wait(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user);
+
+/* ---- log.m ---- */
+
+/* Before a command buffer is made: give the queue a log state if kernels may log. */
+void metal_log_attach(metal_queue *queue);
 
 #endif

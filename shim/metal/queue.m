@@ -21,6 +21,7 @@ static void free_queue(metal_queue *queue) {
   @autoreleasepool {
     [queue->commands release];
     [queue->descriptor release];
+    [queue->log_state release];
     [queue->fence release];
     [queue->resume release];
     [queue->label release];
@@ -52,6 +53,7 @@ static bool fill_queue(metal_queue *queue, const mps_queue *handle) {
   NSString *label = metal_string(handle->label, strlen(handle->label));
   queue->label = [(label != nil ? label : @"queue") retain];
   queue->max_in_flight = handle->max_command_buffers;
+  queue->gpu = gpu;
   queue->commands = [gpu newCommandQueueWithMaxCommandBufferCount:ROOM];
   queue->fence = [gpu newFence];
   queue->resume = [gpu newSharedEvent];

@@ -21,6 +21,7 @@ mps_status metal_segment_open(metal_queue *queue, metal_segment **out_segment) {
   if (segment == NULL) {
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a command buffer");
   }
+  metal_log_attach(queue);
   /* Blocks while as many command buffers as the queue may have are in flight. */
   segment->commands = [[queue->commands commandBufferWithDescriptor:queue->descriptor] retain];
   if (segment->commands == nil) {

@@ -167,8 +167,8 @@ static void compile_options_are_checked(void) {
   EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), INVALID_ARGUMENT, "include_dirs[1]");
   options = (mps_compile_options){.struct_size = sizeof options, .math_mode = 3};
   EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), INVALID_ARGUMENT, "math_mode is 3");
-  options = (mps_compile_options){.struct_size = sizeof options, .flags = 2};
-  EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), INVALID_ARGUMENT, "flags is 0x2");
+  options = (mps_compile_options){.struct_size = sizeof options, .flags = 4};
+  EXPECT_FAIL(mps_library_create_from_source(device, "", 0, &options, &library), INVALID_ARGUMENT, "flags is 0x4");
   EXPECT_FAIL(mps_library_create_from_source(device, NULL, 0, NULL, &library), INVALID_ARGUMENT,
               "source must not be NULL");
   EXPECT_FAIL(mps_library_create_from_file(device, NULL, &library), INVALID_ARGUMENT, "path must not be NULL");

@@ -27,6 +27,16 @@ static CFTimeInterval seconds(void) {
 - (void)setErrorOptions:(MTLCommandBufferErrorOption)options {
   errorOptions = options;
 }
+- (void)setLogState:(id<MTLLogState>)state {
+  STANDIN_RULE(standin_get("os_major") >= 15, "setLogState: is of macOS 15");
+  [state retain];
+  [logState release];
+  logState = state;
+}
+- (void)dealloc {
+  [logState release];
+  [super dealloc];
+}
 @end
 
 /* ---- queue ---- */
@@ -79,6 +89,8 @@ static void free_room(StandinCommandBuffer *commands) {
   StandinCommandBuffer *commands = [[StandinCommandBuffer new] autorelease];
   commands->queue = [self retain];
   commands->counted = YES;
+  commands->logState = [(StandinLogState *)descriptor->logState retain];
+  commands->loggedEnd = &commands->logged;
   commands->retains = descriptor->retainedReferences;
   commands->tellsEncoders = descriptor->errorOptions == MTLCommandBufferErrorOptionEncoderExecutionStatus;
   return commands;
@@ -213,6 +225,7 @@ static void run(StandinCommandBuffer *commands) {
   free_room(commands);
   dispatch_async(commands->queue->completions, ^{
     @autoreleasepool {
+      standin_log_deliver(commands);
       call_handlers(commands, commands->completedHandlers);
       standin_captured(commands);
     }
@@ -321,6 +334,7 @@ static void run(StandinCommandBuffer *commands) {
   [entries release];
   [scheduledHandlers release];
   [completedHandlers release];
+  [logState release];
   [error release];
   [queue release];
   [super dealloc];

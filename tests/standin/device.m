@@ -83,6 +83,15 @@ id<MTLDevice> MTLCreateSystemDefaultDevice(void) {
 - (id<MTLFence>)newFence {
   return [StandinFence new];
 }
+- (id<MTLLogState>)newLogStateWithDescriptor:(MTLLogStateDescriptor *)descriptor error:(NSError **)error {
+  STANDIN_RULE(standin_get("os_major") >= 15, "log states are of macOS 15");
+  STANDIN_RULE(descriptor->bufferSize >= 1 << 10 && descriptor->bufferSize <= 1 << 30, "a log state of %ld bytes",
+               (long)descriptor->bufferSize);
+  (void)error;
+  StandinLogState *state = [StandinLogState new];
+  state->bufferSize = descriptor->bufferSize;
+  return state;
+}
 - (id<MTLSharedEvent>)newSharedEvent {
   return standin_take("fail_events") ? nil : [StandinEvent new];
 }

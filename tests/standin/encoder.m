@@ -159,6 +159,7 @@ void standin_touch(StandinEncoder *encoder, StandinBuffer *buffer) {
   STANDIN_RULE(total > 0 && total <= [pipeline maxTotalThreadsPerThreadgroup], "a threadgroup of %lu threads", total);
   [self checkBound];
   gpu_command *command = [self addCommand];
+  command->logs = pipeline->library->logs;
   const NSUInteger grid[3] = {threads.width, threads.height, threads.depth};
   const NSUInteger size[3] = {group.width, group.height, group.depth};
   for (int i = 0; i < 3; i++) {
@@ -250,6 +251,7 @@ bool standin_run_encoder(StandinEncoder *encoder, NSInteger *code, char *text, s
   for (const gpu_command *command = encoder->commands; command != NULL; command = command->next) {
     const unsigned *groups = command->launch.groups;
     host_fault fault;
+    standin_log_from(command->logs ? encoder->owner : nil);
     if (!host_kernel_run(command->kernel, &command->launch, 0, (uint64_t)groups[0] * groups[1] * groups[2], &fault)) {
       encoder->state = MTLCommandEncoderErrorStateFaulted;
       *code = MTLCommandBufferErrorPageFault;

@@ -79,8 +79,9 @@ NSUInteger standin_capacity(void);
 @interface StandinLibrary : NSObject <MTLLibrary> {
 @public
   mps_library *contents; /* opened by the host device's functions, on no device of the core's */
-  char *source;          /* NULL for a library that was compiled before */
-  uint64_t identity;     /* of the text or the bytes */
+  BOOL logs;
+  char *source;      /* NULL for a library that was compiled before */
+  uint64_t identity; /* of the text or the bytes */
 }
 @end
 
@@ -132,6 +133,21 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key);
 
 @class StandinCommandBuffer, StandinEncoder;
 
+/* ---- logs.m ---- */
+
+@interface StandinLogState : NSObject <MTLLogState> {
+@public
+  NSMutableArray *handlers;
+  NSInteger bufferSize;
+}
+@end
+
+/* What the host device's kernels log on this thread goes to the command buffer from here on; nil: nowhere. */
+void standin_log_from(StandinCommandBuffer *commands);
+
+/* Give what was logged to the handlers. */
+void standin_log_deliver(StandinCommandBuffer *commands);
+
 @interface StandinQueue : StandinResource <MTLCommandQueue> {
 @public
   NSUInteger room;
@@ -147,6 +163,7 @@ bool standin_archive_has(id<MTLBinaryArchive> archive, NSString *key);
 
 typedef struct gpu_command {
   struct gpu_command *next;
+  bool logs;
   const mslc_kernel *kernel; /* a blit is a kernel too, of our own */
   mslc_launch launch;
   void *storage; /* of inline bytes */
@@ -207,6 +224,8 @@ typedef struct gpu_command {
   NSUInteger usedCount, usedRoom;
   NSError *error;
   CFTimeInterval started, ended;
+  StandinLogState *logState; /* nil: messages are dropped */
+  struct log_line *logged, **loggedEnd;
   BOOL counted; /* among the queue's outstanding ones */
 }
 - (id)openEncoder:(StandinEncoder *)encoder;

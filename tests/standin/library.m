@@ -67,8 +67,9 @@ size_t standin_constant_size(MTLDataType type) {
 
 @implementation MTLCompileOptions
 - (BOOL)respondsToSelector:(SEL)selector {
-  bool math_mode = strcmp(sel_getName(selector), "setMathMode:") == 0;
-  return math_mode && standin_get("os_major") < 15 ? NO : [super respondsToSelector:selector];
+  const char *name = sel_getName(selector);
+  bool is_new = strcmp(name, "setMathMode:") == 0 || strcmp(name, "setEnableLogging:") == 0;
+  return is_new && standin_get("os_major") < 15 ? NO : [super respondsToSelector:selector];
 }
 - (void)setLanguageVersion:(MTLLanguageVersion)version {
   languageVersion = version;
@@ -76,6 +77,10 @@ size_t standin_constant_size(MTLDataType type) {
 - (void)setMathMode:(MTLMathMode)mode {
   STANDIN_RULE(standin_get("os_major") >= 15, "setMathMode: is of macOS 15");
   mathMode = mode;
+}
+- (void)setEnableLogging:(BOOL)enabled {
+  STANDIN_RULE(standin_get("os_major") >= 15, "setEnableLogging: is of macOS 15");
+  enableLogging = enabled;
 }
 - (void)setFastMathEnabled:(BOOL)enabled {
   mathMode = enabled ? MTLMathModeFast : MTLMathModeSafe;
@@ -194,7 +199,11 @@ id<MTLLibrary> standin_new_library(NSString *source, MTLCompileOptions *options,
     free(defines[i]);
   }
   free(defines);
-  return finish(contents, status, text, identity, error);
+  StandinLibrary *library = finish(contents, status, text, identity, error);
+  if (library != nil) {
+    library->logs = options != nil && options->enableLogging;
+  }
+  return library;
 }
 
 id<MTLLibrary> standin_open_library(const char *path, NSError **error) {

@@ -43,6 +43,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         mpscffi.zeros(1).fill_(1)
         mpscffi.empty(0)  # all arrays without elements share a buffer, which stays
         mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
+        mpscffi.compile_shader("/* os_log */ kernel void idle() {}").idle(threads=1)  # for which it makes a log state
         module.stash[_before] = settled_objects(item.config)
         module.stash[_failed] = item.session.testsfailed
     yield

@@ -94,6 +94,31 @@ typedef struct mslc_site {
   unsigned reserved;
 } mslc_site;
 
+/* A value that a kernel logs: its kind, the bytes of an element in memory, and up to four elements. */
+enum { MSLC_VALUE_SIGNED = 1, MSLC_VALUE_UNSIGNED = 2, MSLC_VALUE_FLOAT = 3, MSLC_VALUE_POINTER = 4 };
+
+typedef struct mslc_value {
+  unsigned kind;
+  unsigned size;
+  unsigned lanes; /* 1 if it is no vector */
+  unsigned reserved;
+  union {
+    long integers[4]; /* also unsigned ones */
+    double floats[4];
+    const void *pointer;
+  };
+} mslc_value;
+
+/* A call of a logger. Levels are mps_log_level of mpsshim.h. */
+typedef struct mslc_log_call {
+  const char *subsystem;
+  const char *category;
+  const char *format;
+  const mslc_value *values;
+  unsigned count;
+  unsigned level;
+} mslc_log_call;
+
 /* What the runtime gives to kernels. Called on the worker that runs the kernel, inside `run`. */
 typedef struct mslc_runtime {
   unsigned long size; /* of this struct */
@@ -121,6 +146,8 @@ typedef struct mslc_runtime {
   /* Start of this worker's memory for what kernels without fibers keep of each thread: MSLC_SCRATCH_BYTES, aligned to
    * 256. */
   void *(*scratch)(void);
+  /* os_log */
+  void (*log)(const mslc_log_call *call);
 } mslc_runtime;
 
 typedef struct mslc_library {

@@ -135,11 +135,31 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (void)setHazardTrackingMode:(MTLHazardTrackingMode)mode;
 @end
 
+MTL_ENUM(NSInteger, MTLLogLevel){
+    MTLLogLevelUndefined = 0, MTLLogLevelDebug = 1, MTLLogLevelInfo = 2,
+    MTLLogLevelNotice = 3,    MTLLogLevelError = 4, MTLLogLevelFault = 5,
+};
+
+@interface MTLLogStateDescriptor : NSObject {
+@public
+  MTLLogLevel level;
+  NSInteger bufferSize;
+}
+- (void)setLevel:(MTLLogLevel)level;
+- (void)setBufferSize:(NSInteger)size;
+@end
+
+@protocol MTLLogState <NSObject>
+- (void)addLogHandler:(void (^)(NSString *subsystem, NSString *category, MTLLogLevel level, NSString *message))block;
+@end
+
 @interface MTLCommandBufferDescriptor : NSObject {
 @public
   BOOL retainedReferences;
   MTLCommandBufferErrorOption errorOptions;
+  id<MTLLogState> logState;
 }
+- (void)setLogState:(id<MTLLogState>)state;
 - (void)setRetainedReferences:(BOOL)retained;
 - (void)setErrorOptions:(MTLCommandBufferErrorOption)options;
 @end
@@ -148,8 +168,10 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 @public
   MTLLanguageVersion languageVersion;
   MTLMathMode mathMode;
+  BOOL enableLogging;
   NSDictionary *preprocessorMacros;
 }
+- (void)setEnableLogging:(BOOL)enabled;
 - (void)setLanguageVersion:(MTLLanguageVersion)version;
 - (void)setMathMode:(MTLMathMode)mode;
 - (void)setFastMathEnabled:(BOOL)enabled;
@@ -358,6 +380,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
                               deallocator:(void (^)(void *pointer, NSUInteger length))deallocator;
 - (id<MTLCommandQueue>)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)count;
 - (id<MTLFence>)newFence;
+- (id<MTLLogState>)newLogStateWithDescriptor:(MTLLogStateDescriptor *)descriptor error:(NSError **)error;
 - (id<MTLSharedEvent>)newSharedEvent;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error;
 - (id<MTLLibrary>)newLibraryWithURL:(NSURL *)url error:(NSError **)error;
