@@ -263,6 +263,22 @@ static void write_range(capture *to, const char *name, const mps_argument *range
   fputc('}', to->file);
 }
 
+static void write_matmul(capture *to, const host_call *call) {
+  static const char *const names[] = {"left", "right", "result"};
+  const mps_matmul *matmul = &call->matmul;
+  const mps_matrix *matrices[] = {&matmul->left, &matmul->right, &matmul->result};
+  fprintf(to->file, ", \"kind\": \"matmul\", \"data_type\": %u, \"count\": %" PRIu64, matmul->data_type, matmul->count);
+  for (int i = 0; i < 3; i++) {
+    const mps_matrix *matrix = matrices[i];
+    fprintf(to->file, ", \"%s\": {", names[i]);
+    write_place(to, "buffer", matrix->buffer, matrix->offset);
+    fprintf(to->file,
+            ", \"rows\": %" PRIu64 ", \"columns\": %" PRIu64 ", \"row_bytes\": %" PRIu64 ", \"matrix_bytes\": %" PRIu64
+            ", \"transposed\": %u}",
+            matrix->rows, matrix->columns, matrix->row_bytes, matrix->matrix_bytes, matrix->transposed);
+  }
+}
+
 static void write_call(capture *to, const host_call *call) {
   switch (call->kind) {
   case HOST_CALL_DISPATCH:
@@ -276,6 +292,9 @@ static void write_call(capture *to, const host_call *call) {
   case HOST_CALL_FILL:
     fprintf(to->file, ", \"kind\": \"fill\", \"length\": %" PRIu64 ", \"value\": %u", call->length, call->value);
     write_range(to, "target", &call->arguments[0]);
+    break;
+  case HOST_CALL_MATMUL:
+    write_matmul(to, call);
     break;
   }
   fputs(", \"buffers\": [", to->file);
@@ -297,48 +316,46 @@ static void introduce(capture *to, const host_call *call) {
   }
 }
 
-static void write_command(capture *to, const char *label, const host_work *work, uint64_t start, uint64_t end,
-                          const char *failure) {
-  char what[256];
-  host_work_describe(work, what, sizeof what);
+static void store_contents(capture *to, host_call *call, bool after) {
+  for (uint32_t i = 0; call && i < call->buffer_count; i++) {
+    host_call_buffer *use = &call->buffers[i];
+    *(after ? &use->after : &use->before) = host_store_contents(to->store, use->buffer);
+  }
+}
+
+bool host_capture_begin(host_capturing *capturing, const void *queue, host_call *call) {
+  capture *to = host_capture_is_on() ? capture_of(queue) : NULL;
+  if (!to) {
+    return false;
+  }
+  pthread_mutex_lock(&to->order);
+  store_contents(to, call, false);
+  *capturing = (host_capturing){.to = to, .call = call, .start = host_now()};
+  return true;
+}
+
+void host_capture_end(host_capturing *capturing, const char *label, const char *what, const char *failure) {
+  uint64_t end = host_now();
+  capture *to = capturing->to;
+  host_call *call = capturing->call;
+  store_contents(to, call, true);
   flockfile(to->file); /* no signpost in the middle of a line */
-  if (work->call) {
-    introduce(to, work->call);
+  if (call) {
+    introduce(to, call);
   }
   fprintf(to->file, "{\"command\": %" PRIu64 ", \"queue\": ", ++to->commands);
   host_json_text(to->file, label);
   fputs(", \"what\": ", to->file);
   host_json_text(to->file, what);
-  fprintf(to->file, ", \"start\": %" PRIu64 ", \"end\": %" PRIu64 ", \"failed\": ", start, end);
+  fprintf(to->file, ", \"start\": %" PRIu64 ", \"end\": %" PRIu64 ", \"failed\": ", capturing->start, end);
   host_json_text(to->file, failure);
-  if (work->call) {
-    write_call(to, work->call);
+  if (call) {
+    write_call(to, call);
   }
   fputs("}\n", to->file);
   funlockfile(to->file);
-}
-
-/* `call` is NULL for what was encoded before the capture began. */
-bool host_capture_run(const void *queue, const char *label, const host_work *work, host_fault *fault) {
-  capture *to = capture_of(queue);
-  if (!to) {
-    return host_work_run(work, fault);
-  }
-  pthread_mutex_lock(&to->order);
-  host_call *call = work->call;
-  for (uint32_t i = 0; call && i < call->buffer_count; i++) {
-    call->buffers[i].before = host_store_contents(to->store, call->buffers[i].buffer);
-  }
-  uint64_t start = host_now();
-  bool ok = host_work_run(work, fault);
-  uint64_t end = host_now();
-  for (uint32_t i = 0; call && i < call->buffer_count; i++) {
-    call->buffers[i].after = host_store_contents(to->store, call->buffers[i].buffer);
-  }
-  write_command(to, label, work, start, end, ok ? NULL : fault->text);
   pthread_mutex_unlock(&to->order);
   drop(to);
-  return ok;
 }
 
 void host_capture_signpost(const char *what, mps_signpost_category category, uint64_t id, const char *message) {

@@ -11,9 +11,20 @@ static inline bool host_capture_is_on(void) {
   return atomic_load_explicit(&host_capture_running, memory_order_relaxed);
 }
 
-/* Run work of a queue as host_work_run does; if a capture wants it, alone among the captured, with the contents of its
- * buffers before and after. `queue` is mps_queue.impl. */
-bool host_capture_run(const void *queue, const char *label, const host_work *work, host_fault *fault);
+/* A command that is being captured. */
+typedef struct host_capturing {
+  struct capture *to;
+  struct host_call *call;
+  uint64_t start;
+} host_capturing;
+
+/* Before a command of a queue runs: if a capture wants it, true, and from here to its end it runs alone among the
+ * captured, with the contents of its buffers stored before and after. `queue` is mps_queue.impl; `call` is NULL for
+ * what was encoded before the capture began. */
+bool host_capture_begin(host_capturing *capturing, const void *queue, struct host_call *call);
+
+/* `what` is for people; `failure` is NULL for a command that succeeded. */
+void host_capture_end(host_capturing *capturing, const char *label, const char *what, const char *failure);
 
 void host_capture_signpost(const char *what, mps_signpost_category category, uint64_t id, const char *message);
 

@@ -121,3 +121,14 @@ host_call *host_call_fill(mps_buffer *buffer, uint64_t offset, uint64_t length, 
   }
   return call;
 }
+
+host_call *host_call_matmul(const mps_matmul *matmul) {
+  const mps_argument matrices[] = {range(matmul->left.buffer, matmul->left.offset),
+                                   range(matmul->right.buffer, matmul->right.offset),
+                                   range(matmul->result.buffer, matmul->result.offset)};
+  host_call *call = call_new(HOST_CALL_MATMUL, matrices, 3);
+  if (call) {
+    call->matmul = *matmul;
+  }
+  return call;
+}

@@ -21,6 +21,7 @@ static host_command *command_new(host_command_kind kind, size_t buffers, size_t 
   command->next = NULL;
   command->kind = kind;
   command->buffer_count = 0;
+  command->call = NULL;
   command->traced.record.kind = 0;
   command->buffers = (mps_buffer **)(void *)((char *)command + list);
   atomic_fetch_add_explicit(&mps_pending_commands, 1, memory_order_relaxed);
@@ -47,7 +48,7 @@ static host_command *with_call(host_command *command, host_call *call) {
     host_command_free(command);
     return NULL;
   }
-  command->work.call = call;
+  command->call = call;
   return command;
 }
 
@@ -114,7 +115,7 @@ host_command *host_command_matmul(const mps_matmul *matmul) {
     use_buffer(command, matmul->right.buffer);
     use_buffer(command, matmul->result.buffer);
   }
-  return command;
+  return command && host_capture_is_on() ? with_call(command, host_call_matmul(matmul)) : command;
 }
 
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value) {
@@ -140,11 +141,9 @@ void host_command_free(host_command *command) {
   for (uint32_t i = 0; i < command->buffer_count; i++) {
     mps_buffer_end_use(command->buffers[i]);
   }
-  if (command->kind == HOST_COMMAND_WORK) {
-    free(command->work.call);
-    if (command->pipeline) {
-      mps_pipeline_drop(command->pipeline);
-    }
+  free(command->call);
+  if (command->kind == HOST_COMMAND_WORK && command->pipeline) {
+    mps_pipeline_drop(command->pipeline);
   } else if (command->kind == HOST_COMMAND_SIGNAL || command->kind == HOST_COMMAND_WAIT) {
     mps_event_drop(command->event);
   }

@@ -19,7 +19,6 @@ typedef struct host_bounds {
 /* A run of a kernel. Copies and fills are runs of kernels too, of our own: so they share the threads, and a bad address
  * in memory that was taken over without a copy is a failure as in any kernel. */
 typedef struct host_work {
-  struct host_call *call; /* for the capture, owned by the command; NULL without one: capture_call.h */
   const mslc_kernel *kernel;
   const char *name;    /* of the pipeline; NULL for our own kernels */
   host_bounds *bounds; /* NULL if the kernel is not validated */
@@ -66,7 +65,8 @@ typedef struct host_command {
   struct host_command *next;
   host_command_kind kind;
   uint32_t buffer_count;
-  mps_buffer **buffers; /* in use until the command is freed */
+  mps_buffer **buffers;   /* in use until the command is freed */
+  struct host_call *call; /* for the capture, owned; NULL without one: capture_call.h */
   mps_traced traced;
   union {
     struct {

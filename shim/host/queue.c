@@ -94,7 +94,7 @@ static void run_now(host_stream *stream, const host_work *work, mps_traced *trac
   if (stream->encoding.failed) {
     mps_trace_end(traced, stream->encoding.end, stream->encoding.end, MPS_STATUS_EXECUTION_FAILED);
   } else {
-    stream->encoding.failed = !host_stream_run(stream, work, traced, stream->encoding_failure);
+    stream->encoding.failed = !host_stream_run(stream, work, NULL, traced, stream->encoding_failure);
   }
   stream->encoding.end = host_now();
 }

@@ -2,6 +2,7 @@
 #include "stream.h"
 
 #include "capture.h"
+#include "capture_call.h"
 #include "clock.h"
 #include "log.h"
 #include "matmul.h"
@@ -36,16 +37,24 @@ static void fail(host_stream *stream, const host_work *work, const host_fault *f
   host_failure_put(stream->failure, failure);
 }
 
-bool host_stream_run(host_stream *stream, const host_work *work, mps_traced *traced, char failure[HOST_FAILURE_BYTES]) {
+bool host_stream_run(host_stream *stream, const host_work *work, host_call *call, mps_traced *traced,
+                     char failure[HOST_FAILURE_BYTES]) {
+  host_capturing capturing;
+  bool is_captured = host_capture_begin(&capturing, stream, call);
   bool is_traced = traced->record.kind != 0;
   if (is_traced) {
     mps_trace_begin(traced);
   }
   uint64_t start = is_traced ? host_now() : 0;
   host_fault fault;
-  bool ok = host_capture_is_on() ? host_capture_run(stream, stream->label, work, &fault) : host_work_run(work, &fault);
+  bool ok = host_work_run(work, &fault);
   if (is_traced) {
     mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
+  }
+  if (is_captured) {
+    char what[256];
+    host_work_describe(work, what, sizeof what);
+    host_capture_end(&capturing, stream->label, what, ok ? NULL : fault.text);
   }
   if (!ok) {
     fail(stream, work, &fault, failure);
@@ -53,15 +62,20 @@ bool host_stream_run(host_stream *stream, const host_work *work, mps_traced *tra
   return ok;
 }
 
-static bool run_matmul(host_stream *stream, const mps_matmul *matmul, mps_traced *traced,
+static bool run_matmul(host_stream *stream, const mps_matmul *matmul, host_call *call, mps_traced *traced,
                        char failure[HOST_FAILURE_BYTES]) {
   char what[128], why[256];
+  host_capturing capturing;
+  bool is_captured = host_capture_begin(&capturing, stream, call);
   mps_trace_begin(traced);
   uint64_t start = host_now();
   bool ok = host_matmul_run(matmul, why, sizeof why);
   mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
+  host_matmul_describe(matmul, what, sizeof what);
+  if (is_captured) {
+    host_capture_end(&capturing, stream->label, what, ok ? NULL : why);
+  }
   if (!ok) {
-    host_matmul_describe(matmul, what, sizeof what);
     snprintf(failure, HOST_FAILURE_BYTES, "%s failed: %s", what, why);
     host_failure_put(stream->failure, failure);
   }
@@ -77,14 +91,14 @@ static void run_command(host_stream *stream, host_command_buffer *buffer, host_c
     if (buffer->record.failed) {
       mps_trace_end(traced, start, start, MPS_STATUS_EXECUTION_FAILED);
     } else {
-      buffer->record.failed = !host_stream_run(stream, &command->work, traced, buffer->failure);
+      buffer->record.failed = !host_stream_run(stream, &command->work, command->call, traced, buffer->failure);
     }
     return;
   case HOST_COMMAND_MATMUL:
     if (buffer->record.failed) {
       mps_trace_end(traced, start, start, MPS_STATUS_EXECUTION_FAILED);
     } else {
-      buffer->record.failed = !run_matmul(stream, &command->matmul, traced, buffer->failure);
+      buffer->record.failed = !run_matmul(stream, &command->matmul, command->call, traced, buffer->failure);
     }
     return;
   case HOST_COMMAND_SIGNAL:

@@ -68,7 +68,8 @@ typedef struct host_stream {
 void host_stream_drop(host_stream *stream);
 
 /* Run work from the calling thread; if it fails, write why to `failure` and leave it for the next wait. */
-bool host_stream_run(host_stream *stream, const host_work *work, mps_traced *traced, char failure[HOST_FAILURE_BYTES]);
+bool host_stream_run(host_stream *stream, const host_work *work, struct host_call *call, mps_traced *traced,
+                     char failure[HOST_FAILURE_BYTES]);
 
 /* Start the stream's worker if it has none: 0 or an errno. The lock is held. */
 int host_stream_start(host_stream *stream);

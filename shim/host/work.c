@@ -159,7 +159,6 @@ static bool bind_arguments(mslc_launch *launch, const mps_dispatch *dispatch, bo
 bool host_work_bind(host_work *work, const mps_dispatch *dispatch, const uint32_t grid[3], const uint32_t group[3],
                     bool borrow, char *storage, size_t size) {
   const mps_pipeline *pipeline = dispatch->pipeline;
-  work->call = NULL;
   work->kernel = ((const host_kernel *)pipeline->impl)->kernel;
   work->name = pipeline->label;
   for (int i = 0; i < 3; i++) {
@@ -213,7 +212,6 @@ static void bind_range(host_work *work, const mslc_kernel *kernel, uint64_t leng
   uint64_t piece = length / 8;
   piece = piece < PIECE_MIN ? PIECE_MIN : piece > PIECE_MAX ? PIECE_MAX : piece;
   piece = (piece + 4095) & ~(uint64_t)4095;
-  work->call = NULL;
   work->kernel = kernel;
   work->name = NULL;
   work->bounds = NULL;
