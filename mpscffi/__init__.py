@@ -28,7 +28,15 @@ from mpscffi.device import (
 )
 from mpscffi.errors import Error
 from mpscffi.event import Event
-from mpscffi.stream import Stream, current_stream, default_stream, set_stream, stream, synchronize
+from mpscffi.stream import (
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+    stream_priority_range,
+    synchronize,
+)
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
         seed,
         set_rng_state,
     )
+    from mpscffi.graph import Graph, GraphNode, record
     from mpscffi.random import (
         bernoulli,
         exponential,
@@ -76,6 +85,8 @@ __all__ = [
     "Error",
     "Event",
     "Generator",
+    "Graph",
+    "GraphNode",
     "Kernel",
     "ShaderLibrary",
     "ShaderMessage",
@@ -123,6 +134,7 @@ __all__ = [
     "randn",
     "random",
     "recommended_max_memory",
+    "record",
     "seed",
     "set_device",
     "set_per_process_memory_fraction",
@@ -131,6 +143,7 @@ __all__ = [
     "set_stream",
     "shader_cache",
     "stream",
+    "stream_priority_range",
     "synchronize",
     "why_unavailable",
     "zeros",
@@ -152,6 +165,7 @@ _LAZY = {
     **dict.fromkeys(
         ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_randint", "fill_uniform"), "mpscffi.random"
     ),
+    **dict.fromkeys(("Graph", "GraphNode", "record"), "mpscffi.graph"),
     "shader_cache": "mpscffi.shader_cache",
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     **dict.fromkeys(("ShaderMessage", "set_shader_log"), "mpscffi.shader_log"),

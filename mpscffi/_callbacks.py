@@ -26,7 +26,7 @@ __all__ = ["ReleaseFunction", "discard", "due", "keep", "register"]
 EXIT_SECONDS = 1.0
 
 _tokens = itertools.count(1)
-_pending: dict[int, tuple[Stream, Callable[..., object]]] = {}
+_pending: dict[int, tuple[Stream | None, Callable[..., object]]] = {}
 #: Tokens of those that run now.
 _active: set[int] = set()
 _kept: dict[int, object] = {}
@@ -72,8 +72,11 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def register(stream: Stream, function: Callable[..., object]) -> Any:
-    """Return the user pointer by which C will ask for `function`, once."""
+def register(stream: Stream | None, function: Callable[..., object]) -> Any:
+    """Return the user pointer by which C will ask for `function`, once.
+
+    Without a stream, `function` raises nothing, and the interpreter's exit does not wait for it.
+    """
     token = next(_tokens)
     _pending[token] = (stream, function)
     return ffi.cast("void *", token)
@@ -104,8 +107,10 @@ def _call(user: Any, *arguments: object) -> None:
     _running.stream = stream
     try:
         function(*arguments)
-    except BaseException as error:  # the stream's next wait raises it
-        stream._callback_errors.append(error)
+    except BaseException as error:
+        if stream is None:
+            raise
+        stream._callback_errors.append(error)  # the stream's next wait raises it
     finally:
         _running.stream = None
         _active.discard(token)
@@ -139,9 +144,12 @@ def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
 
 
 def _drain() -> None:
-    for stream, _ in list(_pending.values()):
-        # A handler of work that nobody has committed would never be called.
-        lib.mps_queue_commit(stream._pointer, ffi.NULL)
+    for token, (stream, _) in list(_pending.items()):
+        if stream is None:
+            _pending.pop(token, None)
+        else:
+            # A handler of work that nobody has committed would never be called.
+            lib.mps_queue_commit(stream._pointer, ffi.NULL)
     deadline = time.monotonic() + EXIT_SECONDS
     while (_pending or _active or due) and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -26,7 +26,7 @@ from mpscffi.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from mpscffi.stream import current_stream, wait_for_block
+from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
 
 __all__ = ["Array", "asarray", "empty", "full", "ones", "zeros"]
 
@@ -330,7 +330,7 @@ class Array:
             If the memory is private.
         """
         block = self._block
-        if block.stream is not None:
+        if block.stream is not None or recordings:
             wait_for_block(block)
         seen = self._seen
         if seen is None or _device.forked or not block.address:
@@ -461,7 +461,12 @@ class Array:
 
     def fill_(self, value: Any) -> Array:
         """Set all elements to a number, on the CPU, after the work that uses the array; return the array."""
-        self[...] = value
+        recording = current_stream()._recording
+        if recording is None:
+            self[...] = value
+        else:
+            self._check_writable()
+            recording.take_fill(self, value)
         return self
 
     def _check_writable(self) -> None:
@@ -533,6 +538,8 @@ def _allocate(
             return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
         size *= length
     nbytes = size * dtype.itemsize
+    if host_bound:
+        refuse_in_recording("an array with contents that the CPU writes")
     device = _device._current or current_device()
     allocator = device._allocator or allocator_of(device)
     if not nbytes:
@@ -656,8 +663,12 @@ def zeros(
     """
     array = _allocate(shape, device_dtype(dtype), "zeros", private=_is_private(storage, "zeros"))
     block = array._block
-    if array.size and not block.zeroed:
-        stream = current_stream()
+    stream = current_stream()
+    if not array.size:
+        return array
+    if stream._recording is not None:
+        stream._recording.take_fill_byte(array, 0)
+    elif not block.zeroed:
         if block.stream is not stream:
             stream._adopt(block)
         check(lib.mps_queue_fill(stream._pointer, block.pointer, 0, array.nbytes, 0))

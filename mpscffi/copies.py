@@ -107,6 +107,9 @@ def _queue_copy(target: Array, source: Array) -> None:
     for block in (source._block, target._block):
         if block.stream is not stream:
             stream._adopt(block)
+    if stream._recording is not None:
+        stream._recording.take_copy(target, source)
+        return
     check(
         lib.mps_queue_copy(
             stream._pointer, source._block.pointer, source._offset, target._block.pointer, target._offset, target.nbytes

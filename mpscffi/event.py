@@ -11,6 +11,7 @@ from mpscffi.stream import Stream, current_stream, wait_in_slices
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Any
 
 __all__ = ["Event"]
@@ -27,10 +28,13 @@ class Event(ProcessBound):
 
     It can be recorded again and again; waits, queries and times then mean the last record.
 
+    Underneath it is a counter that only grows: each record, or signal from the CPU, raises it. Whoever gives the values
+    has a timeline, of which many points can be waited for, also before anything is recorded for them.
+
     Parameters
     ----------
     enable_timing : bool
-        Whether :meth:`elapsed_time` may be asked.
+        Whether :meth:`elapsed_time` and :meth:`timestamp` may be asked.
     """
 
     __slots__ = ("_handle", "_info", "_pointer", "_reached", "_timed", "_value", "device", "enable_timing")
@@ -45,6 +49,7 @@ class Event(ProcessBound):
         self._handle = Handle(out[0], lib.mps_event_release)
         self._pointer = out[0]
         self._info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
+        #: What was recorded or signalled last.
         self._value = 0
         # What is known for good, so that it is not asked for again: a value that was reached, and the time of one.
         self._reached = 0
@@ -59,36 +64,73 @@ class Event(ProcessBound):
         """The ``mps_event *`` of the C library, borrowed, for other bindings of it."""
         return self._pointer
 
-    def record(self, stream: Stream | None = None) -> None:
+    @property
+    def value(self) -> int:
+        """The highest value that was reached; 0 at first."""
+        return int(self._ask().value)
+
+    def record(self, stream: Stream | None = None, *, value: int | None = None) -> None:
         """Record the event behind all work that a stream has been given so far, and commit that work.
 
         Parameters
         ----------
         stream : Stream, optional
             This thread's current stream by default.
+        value : int, optional
+            What the event's value becomes when that work is complete: more than at the last record or signal. One more
+            by default.
         """
         pointer = _pointer_of(stream, "record")
-        self._value = value = self._value + 1
+        if value is not None:
+            self._check_next(value, "record")
+            self._value = value
+        else:
+            self._value = value = self._value + 1
         status = _signal(pointer, self._pointer, value) or _commit(pointer, _NULL)
         if status:
             check(status)
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def signal(self, value: int | None = None) -> None:
+        """Raise the event's value from the CPU, now. It then has no device time.
+
+        Parameters
+        ----------
+        value : int, optional
+            More than at the last record or signal. One more by default.
+        """
+        if value is not None:
+            self._check_next(value, "signal")
+            self._value = value
+        else:
+            self._value = value = self._value + 1
+        check(lib.mps_event_signal(self._pointer, value))
+
+    def wait(self, stream: Stream | None = None, *, value: int | None = None) -> None:
         """Make later work of a stream wait for the event; the caller goes on. Nothing if it was never recorded.
 
         Parameters
         ----------
         stream : Stream, optional
             This thread's current stream by default.
+        value : int, optional
+            A value to wait for, also one that nothing has been recorded for yet: the stream stands still until
+            something is. The last one by default.
         """
         pointer = _pointer_of(stream, "wait")
-        if self._value:
-            check(lib.mps_queue_wait_event(pointer, self._pointer, self._value))
+        value = self._value if value is None else _checked(value, "wait")
+        if value:
+            check(lib.mps_queue_wait_event(pointer, self._pointer, value))
             check(_commit(pointer, _NULL))
 
-    def query(self) -> bool:
-        """Return whether the event is recorded and its work complete. Never blocks, reports no failure."""
-        value = self._value
+    def query(self, value: int | None = None) -> bool:
+        """Return whether the event is recorded and its work complete. Never blocks, reports no failure.
+
+        Parameters
+        ----------
+        value : int, optional
+            Ask for this value, instead of the last one.
+        """
+        value = self._value if value is None else _checked(value, "query")
         if self._reached < value:
             info = self._info
             status = _get_info(self._pointer, info)
@@ -101,13 +143,15 @@ class Event(ProcessBound):
             _device.refuse_fork()
         return value > 0
 
-    def synchronize(self, timeout: float | None = None) -> None:
+    def synchronize(self, timeout: float | None = None, *, value: int | None = None) -> None:
         """Wait until the event's work is complete. Returns at once if it was never recorded.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds after which to give up.
+        value : int, optional
+            A value to wait for, also one that nothing has been recorded for yet. The last one by default.
 
         Raises
         ------
@@ -116,12 +160,30 @@ class Event(ProcessBound):
         TimeoutError
             If the work is not complete in time; it goes on.
         """
-        value = self._value
+        value = self._value if value is None else _checked(value, "synchronize")
         if value:
             wait = lib.mps_event_wait
             check(
                 wait_in_slices(lambda event, slice_: wait(event, value, slice_), self._pointer, timeout, "synchronize")
             )
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait as :meth:`synchronize` does, while the event loop goes on: ``await event``."""
+        return self.reached().__await__()
+
+    async def reached(self, value: int | None = None) -> None:
+        """Wait for a value while the event loop goes on, as in ``await event.reached(5)``.
+
+        Parameters
+        ----------
+        value : int, optional
+            As for :meth:`synchronize`, which also says what is raised.
+        """
+        value = self._value if value is None else _checked(value, "reached")
+        if value:
+            from mpscffi._async import await_event
+
+            await await_event(self._pointer, value)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds of device time from this event to a later one. Waits for both.
@@ -136,14 +198,11 @@ class Event(ProcessBound):
         start, end = self._timed, end_event._timed
         if start[0] == self._value > 0 and end[0] == end_event._value > 0 and start[1] <= end[1] and not _device.forked:
             return (end[1] - start[1]) / 1e6
-        for name, event in (("start", self), ("end", end_event)):
-            if not event.enable_timing:
-                raise StateError(f"elapsed_time: the {name} event was made without enable_timing=True")
-            if not event._value:
-                raise StateError(f"elapsed_time: the {name} event was never recorded")
+        self._check_timed("elapsed_time", "start event")
+        end_event._check_timed("elapsed_time", "end event")
         self.synchronize()
         end_event.synchronize()
-        elapsed = end_event._time() - self._time()
+        elapsed = end_event._time("elapsed_time", "end event") - self._time("elapsed_time", "start event")
         if elapsed < 0:
             raise InvalidArgumentError(
                 f"elapsed_time: the end event was recorded {-elapsed / 1e6} ms before the start event, expected "
@@ -151,15 +210,51 @@ class Event(ProcessBound):
             )
         return elapsed / 1e6
 
-    def _time(self) -> int:
+    def timestamp(self) -> int:
+        """Return when the event's work was complete, in nanoseconds of the device's clock. Waits for it.
+
+        :meth:`Device.timestamps` tells what that is on the CPU's clock.
+        """
+        self._check_timed("timestamp", "event")
+        self.synchronize()
+        return self._time("timestamp", "event")
+
+    def _check_next(self, value: int, function: str) -> None:
+        if _checked(value, function) <= self._value:
+            raise InvalidArgumentError(
+                f"{function}: got value {value}, expected more than {self._value}, the last one: an event's value only "
+                "grows"
+            )
+
+    def _check_timed(self, function: str, name: str) -> None:
+        if not self.enable_timing:
+            raise StateError(f"{function}: the {name} was made without enable_timing=True")
+        if not self._value:
+            raise StateError(f"{function}: the {name} was never recorded")
+
+    def _ask(self) -> Any:
         # A struct of its own, since another thread may use the shared one at the same time.
         info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
-        value = self._value
         check(_get_info(self._pointer, info))
+        return info
+
+    def _time(self, function: str, name: str) -> int:
+        value = self._value
+        info = self._ask()
         time: int = info.time
+        if not time:
+            raise StateError(f"{function}: the {name} was signalled by the CPU, so that there is no device time of it")
         if info.value == value:  # else it was recorded again meanwhile
             self._timed = (value, time)
         return time
+
+
+def _checked(value: int, function: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"{function}: got a value of type {type(value).__name__}, expected an int")
+    if not 0 < value < 1 << 64:
+        raise InvalidArgumentError(f"{function}: got value {value}, expected 1 to 2**64 - 1")
+    return value
 
 
 def _pointer_of(stream: Stream | None, function: str) -> Any:

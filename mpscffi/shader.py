@@ -189,6 +189,24 @@ class Kernel(ProcessBound):
         return tuple(argument for argument, _ in reflect(pipeline, self._info.argument_count, self._source))
 
     @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of the buffer arguments, in the order of their slots; "" where the kernel does not say."""
+        if self._pipeline is None:
+            self._build()
+        return tuple(argument.name for argument in self._buffers)
+
+    def slot_of(self, key: int | str) -> int:
+        """Return the slot of a buffer argument that is given by slot or name."""
+        if self._pipeline is None:
+            self._build()
+        for argument in self._buffers:
+            if key in (argument.index, argument.name) and key != "":
+                return argument.index
+        raise ArgumentTypeError(
+            f"kernel {self.name!r}: got an unexpected argument {key!r}; its buffers are: {self._parameters()}"
+        )
+
+    @property
     def signature(self) -> str:
         """The parameters as text, a line each: type, name, slot, access, and the layout of structs."""
         return signature(self.name, self.arguments)
@@ -297,6 +315,7 @@ class Kernel(ProcessBound):
             the name of a keyword above is given by position only.
         """
         pipeline = self._pipeline or self._build()
+        given, asked = args, threads
         try:
             frame = self._frames.pop()
         except IndexError:
@@ -351,6 +370,16 @@ class Kernel(ProcessBound):
             frame.set_group(group_size)
         if threadgroup_memory is not None or frame.lengths:
             frame.set_threadgroup_memory(self._lengths(threadgroup_memory))
+        if stream._recording is not None:
+            options = {
+                "threads": asked,
+                "group_size": group_size,
+                "threadgroups": threadgroups,
+                "arg_casts": arg_casts,
+                "threadgroup_memory": threadgroup_memory,
+            }
+            stream._recording.take_call(self, frame, given, named, options)
+            return
         status = _dispatch(stream._pointer, frame.dispatch)
         if status:
             check(status)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mpscffi.array import Array
     from mpscffi.command import CommandInfo
     from mpscffi.event import Event
+    from mpscffi.graph import Recording
     from mpscffi.kernel_errors import KernelErrors
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "default_stream",
     "set_stream",
     "stream",
+    "stream_priority_range",
     "synchronize",
 ]
 
@@ -104,6 +106,8 @@ class Stream(ProcessBound):
         The device in use by default.
     label : str, optional
         Its name in error texts and captures.
+    priority : int
+        One of :func:`stream_priority_range`: 0, since no device has queues of different priority.
     """
 
     __slots__ = (
@@ -115,13 +119,21 @@ class Stream(ProcessBound):
         "_kernel_errors",
         "_lock",
         "_pointer",
+        "_recording",
         "device",
         "label",
     )
 
-    def __init__(self, device: Device | None = None, *, label: str | None = None) -> None:
+    def __init__(self, device: Device | None = None, *, label: str | None = None, priority: int = 0) -> None:
         if device is not None and not isinstance(device, Device):
             raise ArgumentTypeError(f"Stream: got a device of type {type(device).__name__}, expected a Device")
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise ArgumentTypeError(f"Stream: got a priority of type {type(priority).__name__}, expected an int")
+        if priority != 0:
+            raise InvalidArgumentError(
+                f"Stream: got priority {priority}, expected 0: neither Metal's compute queues nor the host device's "
+                "have another"
+            )
         self.device = device or current_device()
         self.label = label or f"stream {next(_numbers)}"
         text = ffi.new("char[]", self.label.encode())
@@ -135,11 +147,18 @@ class Stream(ProcessBound):
         self._lock = threading.RLock()
         self._fence: Handle | None = None
         self._fence_value = 0
+        #: What takes this thread's commands in the stream's place; None for every stream but a recording.
+        self._recording: Recording | None = None
         key = id(self)
         _live[key] = weakref.ref(self, lambda _: _live.pop(key, None))
 
     def __repr__(self) -> str:
         return f"<mpscffi.Stream {self.label!r} on {self.device.backend}:{self.device.index}>"
+
+    @property
+    def priority(self) -> int:
+        """One of :func:`stream_priority_range`."""
+        return 0
 
     @property
     def handle(self) -> Any:
@@ -175,6 +194,18 @@ class Stream(ProcessBound):
             status = wait_in_slices(_queue_wait, self._pointer, timeout, "synchronize")
         if status != _OK:
             check(status)
+        self._raise_reported()
+
+    async def synchronize_async(self) -> None:
+        """Wait as :meth:`synchronize` does for the work given so far, while the event loop goes on."""
+        from mpscffi._async import await_event
+
+        fence, value = self._signal_fence()
+        await await_event(fence.pointer, value)
+        self._raise_reported()
+
+    def _raise_reported(self) -> None:
+        """Raise what callbacks, or kernels by themselves, have reported."""
         if self._callback_errors:
             raise self._callback_errors.pop(0)
         if self._kernel_errors is not None:
@@ -311,8 +342,15 @@ class Stream(ProcessBound):
         block.stream = self
 
 
+def stream_priority_range() -> tuple[int, int]:
+    """Return the least and the greatest priority of streams: (0, 0), since no device has queues that differ in it."""
+    return 0, 0
+
+
 _numbers = itertools.count(1)
 _live: dict[int, weakref.ref[Stream]] = {}
+#: Those of all threads that are under way.
+recordings: list[Recording] = []
 _default_lock = threading.RLock()
 
 
@@ -321,6 +359,13 @@ class _ThreadState(threading.local):
 
 
 _thread = _ThreadState()
+
+
+def refuse_in_recording(what: str) -> None:
+    """Raise, if this thread records a graph, that something cannot be recorded."""
+    stream = _thread.stream
+    if stream is not None and stream._recording is not None:
+        stream._recording.refuse(what)
 
 
 def live_streams() -> list[Stream]:
@@ -373,6 +418,7 @@ def set_stream(stream: Stream | None) -> None:
         return
     if not isinstance(stream, Stream):
         raise ArgumentTypeError(f"set_stream: got {type(stream).__name__}, expected a Stream or None")
+    refuse_in_recording("a change of stream")
     _thread.stream = stream
 
 
@@ -416,6 +462,7 @@ def synchronize(timeout: float | None = None) -> None:
     TimeoutError
         If work is not complete in time; it goes on.
     """
+    refuse_in_recording("synchronize()")
     device = current_device()
     default = device._default_stream or default_stream(device)
     if len(_live) == 1:
@@ -437,6 +484,7 @@ def synchronize(timeout: float | None = None) -> None:
 
 def wait_for_block(block: Block) -> None:
     """Wait for the work that uses a block, and raise what failed in it."""
+    refuse_in_recording("a look at the contents of an array, or a copy without non_blocking=True,")
     stream = block.stream
     if stream is None:
         return
