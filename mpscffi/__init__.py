@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         set_rng_state,
     )
     from mpscffi.graph import Graph, GraphNode, record
+    from mpscffi.linalg import matmul
     from mpscffi.random import (
         bernoulli,
         exponential,
@@ -127,6 +128,7 @@ __all__ = [
     "is_available",
     "load_metallib",
     "manual_seed",
+    "matmul",
     "ones",
     "permutation",
     "rand",
@@ -170,6 +172,7 @@ _LAZY = {
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     **dict.fromkeys(("ShaderMessage", "set_shader_log"), "mpscffi.shader_log"),
     "CommandInfo": "mpscffi.command",
+    "matmul": "mpscffi.linalg",
     **dict.fromkeys(("build_config", "diagnostics"), "mpscffi.report"),
 }
 

@@ -15,6 +15,7 @@ from cffi import FFI
 CALLBACKS = """
 extern "Python" {
   mps_status mpscffi_compile(void *user, const mps_compile_request *request, mps_compile_result *result);
+  mps_status mpscffi_matmul(void *user, const mps_matmul *matmul, const void *left, const void *right, void *result);
   void mpscffi_callback(void *user);
   void mpscffi_handler(void *user, const mps_command_info *info);
   void mpscffi_log(void *user, const mps_log_message *message);

@@ -122,6 +122,7 @@ class Lib:
     mpscffi_let_go: CData
     mpscffi_log: CData
     mpscffi_map: CData
+    mpscffi_matmul: CData
     mpscffi_name: CData
     mpscffi_name_versioned: CData
     mpscffi_new_tensor: CData

@@ -281,6 +281,14 @@ class Array:
         except ValueError as error:
             raise InvalidArgumentError(f"view: {error}") from None
 
+    def __matmul__(self, other: Any) -> Array:
+        """Return the product of matrices, as :func:`~mpscffi.matmul`."""
+        if not isinstance(other, Array):
+            return NotImplemented
+        from mpscffi.linalg import matmul
+
+        return matmul(self, other)
+
     # ---- contents
 
     def _layout(self) -> npt.NDArray[Any]:

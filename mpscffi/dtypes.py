@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpscffi import fallback
 from mpscffi.errors import ArgumentTypeError
 
 __all__ = ["DEFAULT", "device_dtype", "storable"]
@@ -16,6 +17,8 @@ DEFAULT = np.dtype(np.float32)
 _NAMES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "complex64",
 )  # fmt: skip
+#: What an array may hold for the CPU's sake alone.
+_ON_CPU = ("float64", "complex128")
 #: bfloat16 joins them when the first array has it, so that ml_dtypes is imported only by those who use it.
 _SUPPORTED = {np.dtype(name) for name in _NAMES}
 
@@ -51,7 +54,7 @@ def device_dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
             raise ArgumentTypeError(f"got dtype {dtype!r}, expected a NumPy dtype: {error}") from None
         found = storable(found)
     try:
-        if len(_known) < 1024:
+        if len(_known) < 1024 and found.name not in _ON_CPU:
             _known[dtype] = found
     except TypeError:
         # Not hashable, as a list of fields.
@@ -82,6 +85,8 @@ def storable(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return native
     if native.name == "bfloat16":
         _SUPPORTED.add(native)
+        return native
+    if native.name in _ON_CPU and fallback.allows("an array", native):
         return native
     hint = {"float64": "float32", "longdouble": "float32", "complex128": "complex64"}.get(dtype.name)
     raise ArgumentTypeError(

@@ -17,6 +17,7 @@ __all__ = [
     "CopyWarning",
     "Error",
     "ExecutionError",
+    "FallbackWarning",
     "FileError",
     "FileExistsError",
     "FileNotFoundError",
@@ -121,6 +122,10 @@ class InternalError(Error):
 
 class CopyWarning(UserWarning):
     """What would share memory was copied instead; the text says why."""
+
+
+class FallbackWarning(UserWarning):
+    """Work runs on the CPU because Metal lacks its element type; ``PYTORCH_ENABLE_MPS_FALLBACK`` allowed it."""
 
 
 #: Indexed by ``mps_status``.

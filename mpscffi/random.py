@@ -10,7 +10,7 @@ import math
 import operator
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
@@ -18,6 +18,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from mpscffi import fallback
 from mpscffi.array import Array, _filled_from, _new, _sizes, empty
 from mpscffi.bit_generator import BitGenerator
 from mpscffi.device import Device, current_device
@@ -133,6 +134,30 @@ class _Law:
         return array
 
 
+class _CpuLaw:
+    """A distribution of elements that Metal lacks: NumPy's, drawn from the same stream.
+
+    Parameters
+    ----------
+    draw : callable
+        Takes a ``numpy.random.Generator`` and a shape.
+    """
+
+    __slots__ = ("draw",)
+
+    def __init__(self, draw: Callable[[np.random.Generator, tuple[int, ...]], npt.NDArray[Any]]) -> None:
+        self.draw = draw
+
+    def fill(self, array: Array, generator: Generator | None) -> Array:
+        """Draw the array's elements, after the work that uses it."""
+        numbers = np.random.Generator(BitGenerator(_chosen(generator)))
+        return array.copy_from(self.draw(numbers, array.shape))
+
+
+def _is_for_cpu(dtype: np.dtype[Any]) -> bool:
+    return dtype.name == "float64" and fallback.allows("a random array", dtype)
+
+
 def _chosen(generator: Generator | None) -> Generator:
     if generator is None:
         return default_generator()
@@ -235,8 +260,14 @@ def _rounded(value: SupportsFloat, dtype: np.dtype[Any], name: str, function: st
 # ---- laws: those of plain numbers are kept, since most are asked for again
 
 
-def _uniform(dtype: np.dtype[Any], low: SupportsFloat, high: SupportsFloat, function: str) -> _Law:
-    return _uniform_law(dtype, _number(low, "low", function), _number(high, "high", function), function)
+def _uniform(dtype: np.dtype[Any], low: SupportsFloat, high: SupportsFloat, function: str) -> _Law | _CpuLaw:
+    a, b = _number(low, "low", function), _number(high, "high", function)
+    if not _is_for_cpu(dtype):
+        return _uniform_law(dtype, a, b, function)
+    if a > b:
+        raise InvalidArgumentError(f"{function}: got low={low} and high={high}, expected low to be at most high")
+    _number(b - a, "high - low", function)
+    return _CpuLaw(lambda numbers, shape: numbers.uniform(a, b, shape))
 
 
 @lru_cache
@@ -250,8 +281,13 @@ def _uniform_law(dtype: np.dtype[Any], low: float, high: float, function: str) -
     return _Law(f"uniform_{metal}", struct.pack("<4f", a, b - a, b, highest))
 
 
-def _normal(dtype: np.dtype[Any], mean: SupportsFloat, std: SupportsFloat, function: str) -> _Law:
-    return _normal_law(dtype, _number(mean, "mean", function), _number(std, "std", function), function)
+def _normal(dtype: np.dtype[Any], mean: SupportsFloat, std: SupportsFloat, function: str) -> _Law | _CpuLaw:
+    centre, deviation = _number(mean, "mean", function), _number(std, "std", function)
+    if not _is_for_cpu(dtype):
+        return _normal_law(dtype, centre, deviation, function)
+    if deviation < 0:
+        raise InvalidArgumentError(f"{function}: got std={std}, expected 0 or more")
+    return _CpuLaw(lambda numbers, shape: numbers.normal(centre, deviation, shape))
 
 
 @lru_cache
@@ -263,8 +299,13 @@ def _normal_law(dtype: np.dtype[Any], mean: float, std: float, function: str) ->
     return _Law(f"normal_{metal}", struct.pack("<2f", centre, deviation))
 
 
-def _exponential(dtype: np.dtype[Any], lambd: SupportsFloat, function: str) -> _Law:
-    return _exponential_law(dtype, _number(lambd, "lambd", function), function)
+def _exponential(dtype: np.dtype[Any], lambd: SupportsFloat, function: str) -> _Law | _CpuLaw:
+    rate = _number(lambd, "lambd", function)
+    if not _is_for_cpu(dtype):
+        return _exponential_law(dtype, rate, function)
+    if rate <= 0:
+        raise InvalidArgumentError(f"{function}: got lambd={lambd}, expected more than 0")
+    return _CpuLaw(lambda numbers, shape: numbers.exponential(1 / rate, shape))
 
 
 @lru_cache
@@ -277,20 +318,30 @@ def _exponential_law(dtype: np.dtype[Any], lambd: float, function: str) -> _Law:
     return _Law(f"exponential_{metal}", struct.pack("<2f", scale, smallest))
 
 
-def _bernoulli(dtype: np.dtype[Any], p: SupportsFloat, function: str) -> _Law:
-    metal = _any_type(dtype, function)
+def _bernoulli(dtype: np.dtype[Any], p: SupportsFloat, function: str) -> _Law | _CpuLaw:
+    on_cpu = _is_for_cpu(dtype)
+    metal = "" if on_cpu else _any_type(dtype, function)
     probability = _number(p, "p", function)
     if not 0 <= probability <= 1:
         raise InvalidArgumentError(f"{function}: got p={p}, expected a probability from 0 to 1")
+    if on_cpu:
+        return _CpuLaw(lambda numbers, shape: numbers.random(shape) < probability)
     return _Law(f"bernoulli_{metal}", struct.pack("<Q", round(probability * 2**32)))
 
 
-def _integers(dtype: np.dtype[Any], low: SupportsIndex, high: SupportsIndex, function: str) -> _Law:
+def _integers(dtype: np.dtype[Any], low: SupportsIndex, high: SupportsIndex, function: str) -> _Law | _CpuLaw:
     try:
         first, end = operator.index(low), operator.index(high)
     except TypeError:
         raise ArgumentTypeError(f"{function}: got low={low!r} and high={high!r}, expected integers") from None
-    return _integers_law(dtype, first, end, function)
+    if not _is_for_cpu(dtype):
+        return _integers_law(dtype, first, end, function)
+    whole = 1 << 53
+    if not -whole <= first < end <= whole + 1:
+        raise InvalidArgumentError(
+            f"{function}: got low={low} and high={high}, expected low below high, from {-whole} up to {whole + 1}"
+        )
+    return _CpuLaw(lambda numbers, shape: numbers.integers(first, end, shape))
 
 
 @lru_cache

@@ -10,9 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mps_matmul_fn matmul_function;
 static void *matmul_user;
 
-#define NO_FUNCTION                                                                                                    \
-  "the host device has no function for products of matrices: set one by mps_matmul_set (importing mpscffi.linalg in "  \
-  "Python does)"
+#define NO_FUNCTION "the host device has no function for products of matrices: set one by mps_matmul_set"
 
 mps_status mps_matmul_set(mps_matmul_fn function, void *user) {
   MPS_TRY(mps_fork_check());

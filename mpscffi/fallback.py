@@ -1,0 +1,59 @@
+"""What runs on the CPU because Metal lacks its element type, if ``PYTORCH_ENABLE_MPS_FALLBACK`` allows that.
+
+Kernels never do: a kernel that is given an array of float64 is an error whatever the variable says.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from mpscffi.config import settings
+from mpscffi.errors import FallbackWarning
+
+__all__ = ["allows"]
+
+_warned: set[str] = set()
+_lock = threading.Lock()
+
+
+def allows(operation: str, dtype: object) -> bool:
+    """Tell whether an operation may run on the CPU, and warn the first time that one of its kind does.
+
+    Parameters
+    ----------
+    operation : str
+        Its kind, which begins the warning.
+    dtype : numpy.dtype
+        What Metal lacks.
+
+    Returns
+    -------
+    bool
+        False if the variable is not set: the operation is to raise then.
+    """
+    if not settings().enable_fallback:
+        return False
+    with _lock:
+        first = operation not in _warned
+        _warned.add(operation)
+    if first:
+        warnings.warn(
+            f"{operation} of {dtype}, which Metal lacks, runs on the CPU (PYTORCH_ENABLE_MPS_FALLBACK is set), and "
+            "waits for the work before; this is said once",
+            FallbackWarning,
+            stacklevel=_outside(),
+        )
+    return True
+
+
+def _outside() -> int:
+    """Return the level of the first caller outside of this package."""
+    import sys
+
+    frame = sys._getframe(2)
+    level = 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "mpscffi":
+        frame = frame.f_back
+        level += 1
+    return level
