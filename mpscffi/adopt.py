@@ -14,11 +14,11 @@ import numpy as np
 
 from mpscffi._callbacks import ReleaseFunction, discard, due, keep
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.allocator import Block, Counters
 from mpscffi.array import Array, Lease, _allocate, _filled_from, _new, _sizes
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
 from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, FileNotFoundError, InvalidArgumentError
+from mpscffi.memory.block import Block, Counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from mpscffi.matching import dtype_fault
 from mpscffi.scalars import CASTS, SCALARS, Scalar
 
 if TYPE_CHECKING:
-    from mpscffi.allocator import Block
+    from mpscffi.memory.block import Block
     from mpscffi.reflection import Argument
     from mpscffi.stream import Stream
 

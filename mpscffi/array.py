@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mpscffi import device as _device
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.allocator import Block, Counters, allocator_of
+from mpscffi.allocator import allocator_of
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype, storable
 from mpscffi.errors import (
@@ -26,6 +26,7 @@ from mpscffi.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from mpscffi.memory.block import Block, Counters
 from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
 
 __all__ = ["Array", "asarray", "empty", "full", "ones", "zeros"]
@@ -531,6 +532,10 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     return sizes
 
 
+#: The last shape that was looked at, and its product: in a loop it is often the very same tuple again.
+_last_shape: tuple[tuple[int, ...], int] = ((), 1)
+
+
 def _allocate(
     shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_bound: bool = False, private: bool = False
 ) -> Array:
@@ -538,24 +543,23 @@ def _allocate(
 
     `shape` is as the caller gave it to the public `function`; the usual forms cost no further call.
     """
+    global _last_shape
     if len(shape) == 1 and type(shape[0]) is tuple:
         shape = shape[0]
-    size = 1
-    for length in shape:
-        if type(length) is not int or length < 0:
-            return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
-        size *= length
-    nbytes = size * dtype.itemsize
+    last, size = _last_shape
+    if shape is not last:
+        size = 1
+        for length in shape:
+            if type(length) is not int or length < 0:
+                return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
+            size *= length
+        _last_shape = shape, size
+    nbytes = size * (4 if dtype is DEFAULT else dtype.itemsize)
     if host_bound:
         refuse_in_recording("an array with contents that the CPU writes")
     device = _device._current or current_device()
     allocator = device._allocator or allocator_of(device)
-    if not nbytes:
-        owned = None
-    elif private:
-        owned = _private_block(device, nbytes)
-    else:
-        owned = allocator.take(nbytes, host_bound)
+    owned = allocator.take(nbytes, host_bound, private) if nbytes else None
     array = _new(Array)
     array._owned = owned
     array._block = owned or _no_bytes(device)
@@ -570,24 +574,6 @@ def _allocate(
     array.shape = shape
     array.size = size
     return array
-
-
-def _private_block(device: Device, nbytes: int) -> Block:
-    """Return a block of its own that the CPU does not see."""
-    allocator = allocator_of(device)
-    desc = ffi.new(
-        "mps_buffer_desc *",
-        {
-            "struct_size": ffi.sizeof("mps_buffer_desc"),
-            "length": nbytes,
-            "storage_mode": lib.MPS_STORAGE_PRIVATE,
-        },
-    )
-    out = ffi.new("mps_buffer **")
-    check(lib.mps_buffer_create(device._pointer, desc, out))
-    block = Block(device, out[0], nbytes, allocator.counters, Block.release, nbytes)
-    allocator.counters.current += nbytes
-    return block
 
 
 def _is_private(storage: str, function: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mpscffi
-from mpscffi.allocator import readable
+from mpscffi.memory.sizes import readable
 
 __all__ = ["main"]
 

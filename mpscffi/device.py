@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from mpscffi.allocator import Allocator
+    from mpscffi.memory.allocator import Allocator
     from mpscffi.stream import Stream
 
 __all__ = [

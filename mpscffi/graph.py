@@ -10,10 +10,10 @@ import numpy as np
 
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
-from mpscffi.allocator import Block
 from mpscffi.array import Array
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
+from mpscffi.memory.block import Block
 from mpscffi.shader import Kernel
 from mpscffi.stream import Stream, _thread, current_stream, recordings
 

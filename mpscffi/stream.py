@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mpscffi.allocator import Block
     from mpscffi.array import Array
     from mpscffi.command import CommandInfo
     from mpscffi.event import Event
     from mpscffi.graph import Recording
     from mpscffi.kernel_errors import KernelErrors
+    from mpscffi.memory.block import Block
 
 __all__ = [
     "Stream",
@@ -339,6 +339,7 @@ class Stream(ProcessBound):
                 self.wait_stream(last)
                 block.inherited = False
             block.others = (block.others or frozenset()) - {self} | {last}
+            block.shared_by_streams()
         block.stream = self
 
 

@@ -1,0 +1,1 @@
+"""The parts of the caching allocator, which :mod:`mpscffi.allocator` puts together."""

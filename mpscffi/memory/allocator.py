@@ -1,0 +1,617 @@
+"""The allocator of one device: what is given back is kept for the next request.
+
+A block that is given back goes on the list of its size, and is given out again at once. If queued work may still use
+it, only a request whose first use is on the same stream gets it, because that work runs later by the stream's order;
+others get a block that is idle. When no block of the size is left, memory is looked for in this order: free ranges of
+heaps, smallest fit first; idle cached blocks, joined with their neighbours; a new heap; and if the limit or the driver
+has no room for one, what every step of :attr:`Allocator.STEPS` gets back.
+
+Giving back runs in finalizers, at any point of any thread: it appends to a list and adds to a counter, and takes no
+lock. A finalizer or a signal handler may also allocate while its thread is inside the allocator: it then gets a heap
+of its own, because nothing else may be in a state to be looked at.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+
+from mpscffi.errors import OutOfMemoryError
+from mpscffi.memory import sizes
+from mpscffi.memory.block import Counters, HeapBlock
+from mpscffi.memory.heap import Heap
+from mpscffi.memory.pool import TRIES, Pending, Pool, SizeClass
+from mpscffi.memory.sizes import MIB, readable, round_up
+
+TYPE_CHECKING = False  # typing takes longer to import than this package
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from mpscffi.memory.source import MemorySource
+
+    #: Told what happens: its kind, the block or heap or None, and a number that belongs to it.
+    Watcher = Callable[[str, Any, int], object]
+
+#: How long an allocation that finds no room waits for queued work to give up its memory.
+OUT_OF_MEMORY_SECONDS = 10.0
+#: Requested sizes whose class is remembered.
+REMEMBERED_SIZES = 4096
+#: A heap that is shared by many blocks takes no more than this part of the room below the limit.
+SHARE_OF_ROOM = 4
+
+
+class Tally:
+    """How often things happened.
+
+    Attributes
+    ----------
+    heaps_created, heaps_released : int
+        Heaps.
+    collections, collected : int
+        Runs of the collection under the low watermark, and the bytes that they got back.
+    retries, failures : int
+        Allocations that had to make room, and those that found none.
+    """
+
+    __slots__ = ("collected", "collections", "failures", "heaps_created", "heaps_released", "retries")
+
+    def __init__(self) -> None:
+        self.heaps_created = self.heaps_released = 0
+        self.collections = self.collected = 0
+        self.retries = self.failures = 0
+
+
+class Allocator:
+    """The memory of one device.
+
+    Parameters
+    ----------
+    source : MemorySource
+        Where it takes memory from.
+    high_ratio, low_ratio : float
+        The watermarks, as shares of the recommended working set; 0 for none.
+    """
+
+    __slots__ = (
+        "_cache_limit",
+        "_heap_numbers",
+        "_host_bound",
+        "_inside",
+        "_lock",
+        "_private",
+        "_reason",
+        "_shared",
+        "_trim_above",
+        "_watchers",
+        "counters",
+        "failure_callbacks",
+        "high_ratio",
+        "large",
+        "low_ratio",
+        "pending",
+        "pools",
+        "private_large",
+        "private_small",
+        "reserved",
+        "reserved_peak",
+        "scalar",
+        "small",
+        "source",
+        "tally",
+    )
+
+    def __init__(self, source: MemorySource, high_ratio: float, low_ratio: float) -> None:
+        self.source = source
+        self.high_ratio = high_ratio
+        self.low_ratio = low_ratio
+        self.counters = Counters()
+        #: Bytes of heaps: in use, or cached.
+        self.reserved = 0
+        self.reserved_peak = 0
+        self.tally = Tally()
+        self.pending = pending = Pending()
+        self.small = Pool("small", source, pending)
+        self.large = Pool("large", source, pending, is_large=True)
+        self.scalar = Pool("scalar", source, pending, is_tracked=False)
+        self.private_small = Pool("private small", source, pending, is_private=True)
+        self.private_large = Pool("private large", source, pending, is_large=True, is_private=True)
+        self.pools = (self.small, self.large, self.scalar, self.private_small, self.private_large)
+        self.failure_callbacks: list[Callable[[int], object]] = []
+        self._cache_limit: int | None = None
+        self._trim_above = 0
+        self._watchers: tuple[Watcher, ...] = ()
+        # Classes by what was asked for. Left empty while somebody watches, so that each allocation is told.
+        self._shared: dict[int, SizeClass] = {}
+        self._host_bound: dict[int, SizeClass] = {}
+        self._private: dict[int, SizeClass] = {}
+        self._heap_numbers = itertools.count(1)
+        # Re-entrant: a finalizer or a signal handler may allocate while this thread does.
+        self._lock = threading.RLock()
+        self._inside = False
+        self._reason = ""
+
+    # ---- limits
+
+    @property
+    def limit(self) -> int | None:
+        """The most that the driver may hold for this process, in bytes; None for no limit."""
+        return int(self.high_ratio * self.source.recommended) if self.high_ratio else None
+
+    @property
+    def low_limit(self) -> int | None:
+        """From how many bytes of the driver's on memory is scarce; None for never."""
+        low = min(self.low_ratio, self.high_ratio) if self.high_ratio else self.low_ratio
+        return int(low * self.source.recommended) if low else None
+
+    @property
+    def cache_limit(self) -> int | None:
+        """The most that is kept without being in use, in bytes; None for no limit."""
+        return self._cache_limit
+
+    @cache_limit.setter
+    def cache_limit(self, limit: int | None) -> None:
+        with self._lock:
+            self._cache_limit = limit
+            self._renew_pushes()
+            if limit is not None:
+                self._trim(limit)
+
+    @property
+    def cached(self) -> int:
+        """Bytes that are kept without being in use."""
+        return self.reserved - self.counters.current
+
+    # ---- giving out
+
+    def take(self, size: int, host_bound: bool = False, private: bool = False) -> HeapBlock:
+        """Give out a block.
+
+        Parameters
+        ----------
+        size : int
+            Bytes, at least 1.
+        host_bound : bool
+            Whether the CPU is going to write it, so that no queued work may use it any more.
+        private : bool
+            Memory that the CPU cannot see, which only copies and kernels reach.
+
+        Returns
+        -------
+        HeapBlock
+            The caller's, until it gives it back.
+        """
+        try:
+            size_class = (self._private if private else self._host_bound if host_bound else self._shared)[size]
+            block = size_class.free.pop()
+        except (KeyError, IndexError):
+            block = self._find(size, host_bound, private)
+        else:
+            block.zeroed = False
+            if block.stream is not None and not self._reusable(block, host_bound):
+                size_class.free.insert(0, block)  # where it is tried last
+                block = self._find(size, host_bound, private)
+            else:
+                size_class.taken += 1
+        counters = self.counters
+        counters.current = current = counters.current + block.size
+        if current > counters.peak:
+            counters.peak = current
+        return block
+
+    def _reusable(self, block: HeapBlock, host_bound: bool) -> bool:
+        """Whether a cached block that work has used can be given out now; notes what that means for its next user."""
+        if not host_bound and block.stream is self.source.current_stream():
+            block.inherited = True
+        elif block.in_use():
+            return False
+        else:
+            block.stream = None
+            block.inherited = False
+        return True
+
+    def _class_for(self, size: int, host_bound: bool, private: bool) -> SizeClass:
+        table = self._private if private else self._host_bound if host_bound else self._shared
+        found = table.get(size)
+        if found is not None:
+            return found
+        longest = self.source.longest
+        if size >= longest:
+            raise OutOfMemoryError(
+                f"Invalid buffer size: one array of {size} bytes ({readable(size)}); on this device it must be less "
+                f"than {longest} bytes ({readable(longest)})"
+            )
+        taken, align = self.source.size_and_align(size, private)
+        rounded = sizes.rounded_size(taken, self.source.page, longest)
+        is_small = rounded <= sizes.MAX_SMALL
+        if private:
+            pool = self.private_small if is_small else self.private_large
+        elif host_bound and size <= sizes.MAX_SCALAR:
+            pool = self.scalar
+        else:
+            pool = self.small if is_small else self.large
+        found = pool.classes.setdefault(rounded, SizeClass(pool, rounded, align))
+        with self._lock:
+            if not self._watchers:
+                if len(table) >= REMEMBERED_SIZES:
+                    table.clear()
+                table[size] = found
+        return found
+
+    def _find(self, size: int, host_bound: bool, private: bool) -> HeapBlock:
+        """Give out a block that is not simply the last one that was given back."""
+        size_class = self._class_for(size, host_bound, private)
+        block = self._attempt(size_class, host_bound)
+        if block is None:
+            self.tally.retries += 1
+            for step in self.STEPS:
+                self._tell(step.__name__.strip("_"), None, size)
+                step(self, size_class)
+                block = self._attempt(size_class, host_bound)
+                if block is not None:
+                    break
+            else:
+                self.tally.failures += 1
+                self._tell("out_of_memory", None, size)
+                raise OutOfMemoryError(self._explain(size_class))
+        block.home.taken += 1
+        if self._watchers:
+            self._tell("allocate", block, size)
+        return block
+
+    def _attempt(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
+        with self._lock:
+            if self._inside:
+                return self._place_apart(size_class)
+            self._inside = True
+            try:
+                self._sweep()
+                return (
+                    self._from_cache(size_class, host_bound)
+                    or self._from_ranges(size_class)
+                    or self._from_new_heap(size_class)
+                )
+            finally:
+                self._inside = False
+
+    def _from_cache(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
+        for candidates in (size_class, *size_class.pool.near_fits(size_class.size)):
+            busy = []
+            try:
+                for _ in range(TRIES):
+                    try:
+                        block = candidates.free.pop()
+                    except IndexError:
+                        break
+                    if block.stream is None or self._reusable(block, host_bound):
+                        block.zeroed = False
+                        return block
+                    busy.append(block)
+            finally:
+                # Where they are tried last.
+                candidates.free[:0] = busy
+        return None
+
+    def _from_ranges(self, size_class: SizeClass) -> HeapBlock | None:
+        pool = size_class.pool
+        # Near the limit, memory has to go back to the driver in pieces: no heap of one block is cut into many.
+        only_whole = pool.is_large and not self._may_share(sizes.tier(size_class.size), self._room())
+        for prepare in (None, pool.flush):
+            if prepare is not None:
+                prepare()
+            found = pool.best_fit(size_class.size, size_class.align, only_whole)
+            if found is not None:
+                return self._occupy(found, size_class)
+        return None
+
+    def _occupy(self, free: HeapBlock, size_class: SizeClass) -> HeapBlock:
+        """Make a buffer in a free range, which is cut to its size."""
+        pool, heap, size = size_class.pool, free.heap, size_class.size
+        offset = round_up(free.offset, size_class.align)
+        pointer, address = self.source.create_buffer(heap.handle, offset, size, pool.is_private)
+        block = pool.carve(free, size, size_class.align)
+        zeroed = self.source.is_zeroed and offset >= heap.touched
+        heap.touched = max(heap.touched, offset + size)
+        block.occupy(pointer, address, size_class, self.counters, self._push_of(size_class), zeroed)
+        return block
+
+    def _push_of(self, size_class: SizeClass) -> Callable[[Any], object]:
+        if self._watchers or self._cache_limit is not None:
+            return self._give
+        return size_class.free.append
+
+    # ---- new heaps
+
+    def _room(self) -> int | None:
+        """Return the bytes below the limit; None for no limit."""
+        limit = self.limit
+        return None if limit is None else max(0, limit - self.source.allocated())
+
+    def _may_share(self, heap_size: int, room: int | None) -> bool:
+        """Return whether there is room for a heap that is not needed as a whole."""
+        if self._cache_limit is not None and self.cached + heap_size > self._cache_limit:
+            return False
+        return room is None or heap_size <= room // SHARE_OF_ROOM
+
+    def _heap_sizes(self, size: int, pressure: bool) -> list[tuple[int, bool]]:
+        """Return what heaps a block may be cut from, the best first, and whether it shares them with others."""
+        room = self._room()
+        page = self.source.page
+        best = sizes.tier(size, pressure)
+        found = []
+        if best > round_up(size, sizes.ROUND_LARGE):
+            if self._may_share(best, room):
+                found.append((best, True))
+            elif size <= sizes.MAX_SMALL:
+                spare = room if room is not None else best
+                if self._cache_limit is not None:
+                    spare = min(spare, max(0, self._cache_limit - self.cached))
+                found.append((spare // SHARE_OF_ROOM // page * page, True))
+        if size > sizes.MAX_SMALL:
+            found.append((round_up(size, sizes.ROUND_LARGE), False))
+        found.append((round_up(size, page), False))
+        return [(heap, shared) for heap, shared in found if heap >= size and (room is None or heap <= room)]
+
+    def _from_new_heap(self, size_class: SizeClass) -> HeapBlock | None:
+        pool, size = size_class.pool, size_class.size
+        pressure = False
+        low = self.low_limit
+        if low is not None:
+            total = self.source.allocated()
+            if low - total <= MIB:
+                # What is encoded and not submitted would keep its memory for nothing.
+                self.source.commit()
+            pressure = pool.is_large and low - total < MIB
+            if pressure and size < pool.free_bytes:
+                self._collect(pool, total - low)
+        self._reason = ""
+        for heap_size, is_shared in self._heap_sizes(size, pressure):
+            try:
+                heap = self._create_heap(pool, heap_size, is_shared)
+            except MemoryError as error:
+                self._reason = str(error)
+                continue
+            pool.add_range(heap.first)
+            return self._occupy(heap.first, size_class)
+        return None
+
+    def _create_heap(self, pool: Pool, size: int, is_shared: bool) -> Heap:
+        handle, size = self.source.create_heap(size, pool.is_private, pool.is_tracked)
+        heap = pool.add_heap(next(self._heap_numbers), handle, size, is_shared)
+        self.reserved += size
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        self.tally.heaps_created += 1
+        self._tell("create_heap", heap, size)
+        return heap
+
+    def _place_apart(self, size_class: SizeClass) -> HeapBlock | None:
+        """Make a heap for one block while this thread is inside the allocator already."""
+        size = round_up(size_class.size, self.source.page)
+        room = self._room()
+        if room is not None and size > room:
+            return None
+        try:
+            heap = self._create_heap(size_class.pool, size, is_shared=False)
+        except MemoryError:
+            return None
+        pool, block = size_class.pool, heap.first
+        try:
+            pointer, address = self.source.create_buffer(heap.handle, 0, block.size, pool.is_private)
+        except BaseException:
+            del pool.heaps[heap.number]
+            self.reserved -= heap.size
+            self.source.release_heap(heap.handle)
+            raise
+        home = pool.classes.setdefault(block.size, SizeClass(pool, block.size, size_class.align))
+        heap.touched = block.size
+        block.occupy(pointer, address, home, self.counters, self._push_of(home), self.source.is_zeroed)
+        return block
+
+    # ---- giving back to the driver
+
+    def _drop(self, heap: Heap) -> None:
+        heap.pool.drop_heap(heap)
+        self.reserved -= heap.size
+        self.tally.heaps_released += 1
+        self._tell("release_heap", heap, heap.size)
+
+    def _drop_until(self, pool: Pool, enough: int) -> int:
+        """Give wholly free heaps back, oldest first, until that is `enough`; return how many bytes it is."""
+        got = 0
+        for heap in pool.wholly_free():
+            if got >= enough:
+                break
+            got += heap.size
+            self._drop(heap)
+        return got
+
+    def _collect(self, pool: Pool, excess: int) -> None:
+        """Bring the driver's total down to the low watermark, as far as this pool's free heaps go."""
+        if excess > 0:
+            pool.flush()
+            got = self._drop_until(pool, excess)
+            self.tally.collections += 1
+            self.tally.collected += got
+            self._tell("collect", None, got)
+
+    def release_cached(self, only_idle: bool = False) -> None:
+        """Give the heaps that nothing is in back to the driver. Inside of an allocation it does nothing.
+
+        Parameters
+        ----------
+        only_idle : bool
+            Keep those that queued work still uses, since their memory would not come back now.
+        """
+        with self._lock:
+            if self._inside:
+                return
+            self._inside = True
+            try:
+                self._sweep()
+                for pool in self.pools:
+                    busy = pool.flush()
+                    if busy and not only_idle:
+                        self._vacate_busy(pool, busy)
+                    self._drop_until(pool, self.reserved + 1)
+            finally:
+                self._inside = False
+
+    @staticmethod
+    def _vacate_busy(pool: Pool, busy: list[HeapBlock]) -> None:
+        """Make heaps wholly free in which all that is left are cached blocks of queued work."""
+        by_heap: dict[Heap, list[HeapBlock]] = {}
+        for block in busy:
+            by_heap.setdefault(block.heap, []).append(block)
+        for heap, blocks in by_heap.items():
+            # Removing makes them this function's own: other threads may have taken them meanwhile.
+            owned = [block for block in blocks if _removed(block.home.free, block)]
+            if len(owned) == heap.placed:
+                for block in owned:
+                    block.vacate()
+                    pool.add_range(block)
+            else:
+                for block in owned:
+                    block.home.free.append(block)
+
+    def _trim(self, limit: int) -> None:
+        """Give back what the cache holds beyond its limit, as far as heaps are free."""
+        if self._inside:
+            return
+        self._inside = True
+        try:
+            for pool in self.pools:
+                if self.cached > limit:
+                    pool.flush()
+                    self._drop_until(pool, self.cached - limit)
+        finally:
+            self._inside = False
+        # What cannot go back is not tried again at every block that is given back.
+        self._trim_above = max(limit, self.cached)
+
+    def _give(self, block: HeapBlock) -> None:
+        """Where blocks are pushed to while somebody watches, or the cache has a limit."""
+        if self._watchers:
+            self._tell("free", block, block.size)
+        block.home.free.append(block)
+        limit = self._cache_limit
+        if limit is not None and self.cached > max(limit, self._trim_above) and self._lock.acquire(blocking=False):
+            try:
+                self._trim(limit)
+            finally:
+                self._lock.release()
+
+    def _renew_pushes(self) -> None:
+        deferred = self.pending.blocks.append
+        for pool in self.pools:
+            for heap in list(pool.heaps.values()):
+                for block in heap:
+                    if block.pointer is not None and block.push != deferred:
+                        block.push = self._push_of(block.home)
+
+    def sweep(self) -> None:
+        """Take back the blocks that were given back while several streams used them, where those are done."""
+        if self.pending.blocks:
+            with self._lock:
+                if not self._inside:
+                    self._inside = True
+                    try:
+                        self._sweep()
+                    finally:
+                        self._inside = False
+
+    def _sweep(self) -> None:
+        pending = self.pending
+        busy = []
+        for _ in range(len(pending.blocks)):
+            block = pending.blocks.pop()
+            if block.in_use():
+                busy.append(block)
+                continue
+            pending.counters.current += block.size
+            self.counters.current -= block.size
+            block.counters = self.counters
+            block.stream = None
+            block.others = None
+            block.inherited = False
+            block.push = self._push_of(block.home)
+            if self._watchers:
+                self._tell("free", block, block.size)
+            block.home.free.append(block)
+        pending.blocks.extend(busy)
+
+    # ---- making room
+
+    def _run_callbacks(self, size_class: SizeClass) -> None:
+        for callback in list(self.failure_callbacks):
+            callback(size_class.size)
+
+    def _release_pool(self, size_class: SizeClass) -> None:
+        with self._lock:
+            if not self._inside:
+                self._inside = True
+                try:
+                    size_class.pool.flush()
+                    self._drop_until(size_class.pool, size_class.size)
+                finally:
+                    self._inside = False
+
+    def _release_all(self, size_class: SizeClass) -> None:
+        self.source.wait(OUT_OF_MEMORY_SECONDS)
+        self.release_cached()
+
+    def _collect_garbage(self, size_class: SizeClass) -> None:
+        # Arrays in reference cycles.
+        gc.collect()
+        self.source.wait(OUT_OF_MEMORY_SECONDS)
+        self.release_cached()
+
+    #: What is done, one after the other, until there is room. Waiting is done without the lock.
+    STEPS = (_run_callbacks, _release_pool, _release_all, _collect_garbage)
+
+    def _explain(self, size_class: SizeClass) -> str:
+        size = size_class.size
+        total = self.source.allocated()
+        kind = "private" if size_class.pool.is_private else "shared"
+        text = (
+            f"out of memory: {size} bytes ({readable(size)}) of {kind} memory asked for; in arrays "
+            f"{readable(self.counters.current)}, cached {readable(max(0, self.cached))}, "
+            f"other allocations {readable(max(0, total - self.reserved))}"
+        )
+        if self.limit is not None:
+            text += (
+                f", limit {readable(self.limit)} ({self.high_ratio} of the recommended "
+                f"{readable(self.source.recommended)}). Raise the limit with "
+                "mpscffi.set_per_process_memory_fraction, or set PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 before the start "
+                "for none, which may bring the system down"
+            )
+        text += ". See mpscffi.memory_summary() for where the memory is"
+        return f"{text}. {self._reason}" if self._reason else text
+
+    # ---- watching
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell a function everything that happens from now on."""
+        with self._lock:
+            self._watchers = (*self._watchers, watcher)
+            for table in (self._shared, self._host_bound, self._private):
+                table.clear()
+            self._renew_pushes()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it no more."""
+        with self._lock:
+            self._watchers = tuple(one for one in self._watchers if one != watcher)
+            self._renew_pushes()
+
+    def _tell(self, kind: str, subject: Any, number: int) -> None:
+        for watcher in self._watchers:
+            watcher(kind, subject, number)
+
+
+def _removed(blocks: list[HeapBlock], block: HeapBlock) -> bool:
+    try:
+        blocks.remove(block)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,188 @@
+"""Blocks: what the allocator gives out, and gets back from finalizers."""
+
+from __future__ import annotations
+
+from mpscffi._ffi import check, ffi, lib
+
+TYPE_CHECKING = False  # typing takes longer to import than this package
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from mpscffi.device import Device
+    from mpscffi.memory.heap import Heap
+    from mpscffi.memory.pool import SizeClass
+    from mpscffi.stream import Stream
+
+_get_info = lib.mps_buffer_get_info
+_INFO_SIZE = ffi.sizeof("mps_buffer_info")
+
+
+class Counters:
+    """Numbers that blocks change when they are given back.
+
+    Attributes
+    ----------
+    current : int
+        Bytes of blocks in use.
+    peak : int
+        The most of them since the peak was reset.
+    """
+
+    __slots__ = ("current", "peak")
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.peak = 0
+
+
+class Block:
+    """A buffer of the device.
+
+    Whoever owns it gives it back by ``block.counters.current -= block.size; block.push(block)``.
+
+    Attributes
+    ----------
+    pointer : cdata
+        The ``mps_buffer *``.
+    size : int
+        Bytes that it counts for in the statistics.
+    length : int
+        Bytes that it has.
+    address : int
+        Where the CPU sees them; 0 if it does not.
+    device : Device
+        Where it lies.
+    stream : Stream or None
+        The stream that used it last; None if its contents are idle for certain.
+    others : frozenset of Stream or None
+        Other streams that have used it since it was given out.
+    inherited : bool
+        Given out while `stream` may still work on what it was before.
+    zeroed : bool
+        Fresh from the driver, all zeros.
+    """
+
+    __slots__ = (
+        "address",
+        "counters",
+        "device",
+        "inherited",
+        "length",
+        "others",
+        "pointer",
+        "push",
+        "size",
+        "stream",
+        "zeroed",
+    )
+
+    def __init__(
+        self, device: Device, pointer: Any, length: int, counters: Counters, push: Callable[[Any], object], size: int
+    ) -> None:
+        info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
+        check(_get_info(pointer, info))
+        self.device = device
+        self.pointer = pointer
+        self.length = length
+        self.address = int(ffi.cast("uintptr_t", info.contents))
+        self.counters = counters
+        self.push = push
+        self.size = size
+        self.stream: Stream | None = None
+        self.others: frozenset[Stream] | None = None
+        self.inherited = False
+        self.zeroed = True
+
+    def in_use(self) -> bool:
+        """Return whether queued or running work uses the buffer."""
+        return buffer_in_use(self.pointer)
+
+    def release(self) -> None:
+        """Give the memory back to the driver, which keeps it until queued work has done with it."""
+        pointer, self.pointer = self.pointer, ffi.NULL
+        lib.mps_buffer_release(pointer)
+
+    def shared_by_streams(self) -> None:
+        """Note that several streams use it."""
+
+
+def buffer_in_use(pointer: Any) -> bool:
+    """Return whether queued or running work uses a buffer."""
+    info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
+    check(_get_info(pointer, info))
+    return bool(info.in_use)
+
+
+class HeapBlock(Block):
+    """A range of a heap: with a buffer, in use or cached; or without one, free for any buffer.
+
+    Attributes
+    ----------
+    heap : Heap
+        Where it lies.
+    offset : int
+        Bytes from the heap's start.
+    before, after : HeapBlock or None
+        Its neighbours.
+    home : SizeClass or None
+        Where it is kept when nobody owns it; None without a buffer.
+    """
+
+    __slots__ = ("after", "before", "heap", "home", "offset")
+
+    pointer: Any
+    home: Any  # of the SizeClass; None without a buffer
+
+    def __init__(self, heap: Heap, offset: int, size: int) -> None:
+        self.heap = heap
+        self.device = heap.pool.source.device
+        self.offset = offset
+        self.size = self.length = size
+        self.before: HeapBlock | None = None
+        self.after: HeapBlock | None = None
+        self.pointer = None
+        self.home = None
+        self.stream = None
+        self.others = None
+        self.inherited = False
+
+    def occupy(
+        self,
+        pointer: Any,
+        address: int,
+        home: SizeClass,
+        counters: Counters,
+        push: Callable[[Any], object],
+        zeroed: bool,
+    ) -> None:
+        """Take over a buffer that was made in this range."""
+        self.pointer = pointer
+        self.address = address
+        self.home = home
+        self.counters = counters
+        self.push = push
+        self.zeroed = zeroed
+        self.heap.placed += 1
+        home.made += 1
+
+    def vacate(self) -> None:
+        """Release the buffer; the range is free."""
+        pointer, self.pointer = self.pointer, None
+        self.home.made -= 1
+        self.heap.placed -= 1
+        self.home = None
+        self.stream = None
+        self.others = None
+        self.inherited = False
+        self.heap.pool.source.release_buffer(pointer)
+
+    def in_use(self) -> bool:
+        """Return whether queued or running work uses the buffer."""
+        return self.heap.pool.source.in_use(self.pointer)
+
+    def shared_by_streams(self) -> None:
+        """Note that several streams use it: given back, it counts as in use until all of them have done with it."""
+        pending = self.heap.pool.pending
+        self.counters = pending.counters
+        self.push = pending.blocks.append
