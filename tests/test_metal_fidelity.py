@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 HEADERS = ROOT / "tests" / "standin" / "include"
 METAL_H = HEADERS / "Metal" / "Metal.h"
 LIBC = ROOT / "tests" / "standin" / "libc"
+MATRICES_H = HEADERS / "MetalPerformanceShaders" / "MetalPerformanceShaders.h"
 FOUNDATION_H = HEADERS / "Foundation" / "Foundation.h"
 
 #: What metal-cpp, which wraps a part of Foundation only, does not have: all of it is in Foundation since macOS 10.10.
@@ -45,10 +46,27 @@ BEYOND_METAL_CPP = {
     "dealloc",
 }
 
+#: metal-cpp knows nothing of Metal Performance Shaders: what Apple's documentation says of each class.
+DOCUMENTED = {
+    "MPSMatrixDescriptor": {
+        "matrixDescriptorWithRows:columns:matrices:rowBytes:matrixBytes:dataType:": "instancetype NSUInteger "
+        "NSUInteger NSUInteger NSUInteger NSUInteger MPSDataType",
+    },
+    "MPSMatrix": {"initWithBuffer:offset:descriptor:": "instancetype MTLBuffer* NSUInteger MPSMatrixDescriptor*"},
+    "MPSKernel": {"setLabel:": "void NSString*"},
+    "MPSMatrixMultiplication": {
+        "initWithDevice:transposeLeft:transposeRight:resultRows:resultColumns:interiorColumns:alpha:beta:": ""
+        "instancetype MTLDevice* bool bool NSUInteger NSUInteger NSUInteger double double",
+        "encodeToCommandBuffer:leftMatrix:rightMatrix:resultMatrix:": "void MTLCommandBuffer* MPSMatrix* MPSMatrix* "
+        "MPSMatrix*",
+    },
+}
+
 # ---- the two descriptions, from PyPI
 
 WHEELS = {
     "pyobjc-framework-Metal": ["macosx_11_0_universal2", "3.11"],
+    "pyobjc-framework-MetalPerformanceShaders": ["macosx_11_0_universal2", "3.11"],
     "mlx-metal": ["macosx_14_0_arm64", "3.12"],
 }
 
@@ -211,11 +229,19 @@ def apple() -> dict[str, Interface]:
     return _metal_cpp(_cpp_texts())
 
 
+def _metadata(framework: str) -> str:
+    with zipfile.ZipFile(_wheel(f"pyobjc-framework-{framework}")) as wheel:
+        return wheel.read(f"{framework}/_metadata.py").decode()
+
+
+def _values(metadata: str) -> dict[str, int]:
+    found = re.findall(r"\$(MTL\w+|MPS\w+)@(-?\d+)(?=\$)", metadata.replace("$", "$$"))
+    return {name: int(value) for name, value in found}
+
+
 @pytest.fixture(scope="module")
 def values() -> dict[str, int]:
-    with zipfile.ZipFile(_wheel("pyobjc-framework-Metal")) as wheel:
-        text = wheel.read("Metal/_metadata.py").decode()
-    return {name: int(value) for name, value in re.findall(r"\$(MTL\w+)@(-?\d+)(?=\$)", text.replace("$", "$$"))}
+    return _values(_metadata("Metal"))
 
 
 # ---- the checks
@@ -258,6 +284,36 @@ def test_selectors_of_foundation(apple: dict[str, Interface]) -> None:
     sent = {selector for interface in ours.values() for selector in interface.methods}
     assert sent - known - BEYOND_METAL_CPP == set()
     assert sent | known >= BEYOND_METAL_CPP, "the list above names what nobody uses"
+
+
+def test_selectors_of_matrices() -> None:
+    ours = _standin(MATRICES_H.read_text())
+    said = {name: {s: " ".join(types) for s, (types,) in one.methods.items()} for name, one in ours.items()}
+    assert said == DOCUMENTED
+    metadata = _metadata("MetalPerformanceShaders")
+    # PyObjC lists methods with booleans, by their arguments' places behind the object and the selector.
+    listed = re.search(
+        r'b"MPSMatrixMultiplication",\s+b"(initWithDevice:transposeLeft:[\w:]+)",\s+(\{.*?\}\}\}),', metadata, re.DOTALL
+    )
+    assert listed is not None
+    (types,) = ours["MPSMatrixMultiplication"].methods[listed[1]]
+    booleans = {place + 1 for place, kind in enumerate(types) if kind == "bool"}
+    assert {int(place) for place in re.findall(r'(\d+): \{"type": b"Z"\}', listed[2])} == booleans
+    # A BOOL of one object.
+    assert '"MPSSupportsMTLDevice": (b"Z@",)' in metadata
+    assert "BOOL MPSSupportsMTLDevice(id<MTLDevice> device);" in MATRICES_H.read_text()
+
+
+def test_values_of_matrices() -> None:
+    known = _values(_metadata("MetalPerformanceShaders"))
+    text = MATRICES_H.read_text()
+    ours = {name: int(value, 0) for name, value in re.findall(r"(MPSDataType\w+) = (0x\w+)", text)}
+    bit = ours["MPSDataTypeFloatBit"]
+    ours |= {
+        name: bit | int(size) for name, size in re.findall(r"(MPSDataType\w+) = MPSDataTypeFloatBit \| (\d+)", text)
+    }
+    assert len(ours) == 3
+    assert {name: value for name, value in ours.items() if known.get(name) != value} == {}
 
 
 def _constants(text: str) -> dict[str, int]:
