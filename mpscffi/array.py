@@ -479,6 +479,8 @@ class Array:
         return self
 
     def _check_writable(self) -> None:
+        if _device.forked:
+            _device.refuse_fork()
         if not self._writable:
             raise InvalidArgumentError("the array is read-only, as the host memory that it lies over")
 
