@@ -252,8 +252,8 @@ class Event(ProcessBound):
 def _checked(value: int, function: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ArgumentTypeError(f"{function}: got a value of type {type(value).__name__}, expected an int")
-    if not 0 < value < 1 << 64:
-        raise InvalidArgumentError(f"{function}: got value {value}, expected 1 to 2**64 - 1")
+    if not 0 < value < 1 << 63:  # C takes more, but then there would not be room for records without a value
+        raise InvalidArgumentError(f"{function}: got value {value}, expected 1 to 2**63 - 1")
     return value
 
 

@@ -6,10 +6,12 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpscffi
 from mpscffi import errors
+from mpscffi._ffi import check, ffi, lib
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -239,3 +241,220 @@ def test_what_is_known_of_an_event_is_forgotten_when_it_is_recorded_again(spin: 
     start.record()
     with pytest.raises(errors.InvalidArgumentError, match="before the start"):
         start.elapsed_time(end)
+
+
+# ---- times
+
+
+def test_the_device_time_of_an_event(spin: Any, device: mpscffi.Device) -> None:
+    (event,) = timed(1)
+    spin(100_000)
+    _, before = device.timestamps()
+    event.record()
+    time = event.timestamp()
+    _, after = device.timestamps()
+    assert isinstance(time, int)
+    assert event.timestamp() == time
+    # The work may have been complete before it was recorded.
+    assert before - 60e9 < time <= after
+    start, end = timed()
+    start.record()
+    spin(1_000_000)
+    end.record()
+    assert start.elapsed_time(end) == pytest.approx((end.timestamp() - start.timestamp()) / 1e6)
+
+
+def test_work_of_known_length() -> None:
+    start, end, hold = (*timed(), mpscffi.Event())
+    begin = time.monotonic()
+    start.record()
+    hold.wait(value=1)
+    end.record()
+    time.sleep(0.1)
+    hold.signal(1)
+    elapsed = start.elapsed_time(end)
+    # What the CPU sleeps, the device stands still, but for what the record took.
+    assert 50 <= elapsed <= (time.monotonic() - begin) * 1e3
+
+
+def test_refusals_of_timestamp() -> None:
+    with pytest.raises(errors.StateError, match="without enable_timing"):
+        mpscffi.Event().timestamp()
+    (event,) = timed(1)
+    with pytest.raises(errors.StateError, match="never recorded"):
+        event.timestamp()
+    event.signal()
+    with pytest.raises(errors.StateError, match="signalled by the CPU"):
+        event.timestamp()
+    other = mpscffi.Event(enable_timing=True)
+    other.record()
+    for one, two in ((event, other), (other, event)):
+        with pytest.raises(errors.StateError, match="signalled by the CPU"):
+            one.elapsed_time(two)
+    event.record()
+    assert event.timestamp() > 0
+
+
+# ---- timelines
+
+
+def test_points_of_a_timeline(gate: Any, compiled: Any) -> None:
+    kernels, event = compiled(SPIN), mpscffi.Event()
+    x = mpscffi.zeros(10, dtype="int32")
+    assert event.value == 0
+    for n in (1, 2, 3):
+        kernels.add(x, n)
+        event.record(value=10 * n)
+    assert event.value == 0
+    assert not event.query(10)
+    with pytest.raises(TimeoutError):
+        event.synchronize(timeout=0.05, value=10)
+    gate()
+    event.synchronize(value=10)
+    assert event.query(5)
+    assert event.query(10)
+    event.synchronize()
+    assert event.value == 30
+    assert event.query()
+    assert not event.query(31)
+    event.record()
+    event.synchronize()
+    assert event.value == 31
+    assert x.tolist() == [6] * 10
+
+
+def test_a_stream_waits_for_the_cpu(compiled: Any) -> None:
+    kernels, event, stream = compiled(SPIN), mpscffi.Event(), mpscffi.Stream()
+    x = mpscffi.ones(10, dtype="int32")
+    with mpscffi.stream(stream):
+        event.wait(value=3)
+        kernels.add(x, 1)
+    for value in (1, 2):
+        event.signal(value)
+        with pytest.raises(TimeoutError):
+            stream.synchronize(timeout=0.05)
+    event.signal()
+    stream.synchronize(timeout=60)
+    assert event.value == 3
+    assert x.tolist() == [2] * 10
+
+
+def test_streams_take_turns_by_one_timeline(compiled: Any) -> None:
+    kernels, event = compiled(SPIN), mpscffi.Event()
+    x = mpscffi.zeros(100, dtype="int32")
+    streams = [mpscffi.Stream(), mpscffi.Stream()]
+    # Given in the wrong order: the last turns first.
+    expected, turns = 0, []
+    for turn in range(1, 9):
+        expected = (expected + turn) * 2
+        turns.append(turn)
+    for stream, own in ((streams[0], turns[1::2]), (streams[1], turns[::2])):
+        for turn in own:
+            if turn > 1:
+                event.wait(stream, value=turn)
+            add(kernels, x, turn, stream)
+            check(lib.mps_queue_signal(stream.handle, event.handle, turn + 1))
+            stream.commit()
+    event.synchronize(value=9)
+    for stream in streams:
+        stream.synchronize()
+    view = mpscffi.asarray(x).numpy()
+    assert (view == expected).all()
+
+
+def add(kernels: Any, x: mpscffi.Array, turn: int, stream: mpscffi.Stream) -> None:
+    # Through the C library, as if the arrays were another program's: here only the events order the streams.
+    place = ffi.new("int *", turn)
+    two = ffi.new("int *", 2)
+    for kernel, value in ((kernels.add, place), (kernels.times, two)):
+        arguments = ffi.new(
+            "mps_argument[]",
+            [
+                {"kind": lib.MPS_ARGUMENT_BUFFER, "index": 0, "buffer": x.handle},
+                {"kind": lib.MPS_ARGUMENT_BYTES, "index": 1, "data": value, "length": 4},
+            ],
+        )
+        dispatch = ffi.new(
+            "mps_dispatch *",
+            {
+                "struct_size": ffi.sizeof("mps_dispatch"),
+                "pipeline": kernel.handle,
+                "arguments": arguments,
+                "argument_count": 2,
+                "grid": [x.size, 1, 1],
+            },
+        )
+        check(lib.mps_queue_dispatch(stream.handle, dispatch))
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-1, ValueError), (1 << 63, ValueError), ("1", TypeError), (True, TypeError)]
+)
+def test_values_that_are_none(value: Any, error: type[Exception]) -> None:
+    event = mpscffi.Event()
+    for call in (event.record, event.signal, event.wait, event.synchronize):
+        with pytest.raises(error, match="value"):
+            call(value=value)
+    with pytest.raises(error, match="value"):
+        event.query(value)
+    assert event.value == 0
+    assert not event.query()
+
+
+def test_values_only_grow() -> None:
+    event = mpscffi.Event()
+    event.record(value=5)
+    for call in (event.record, event.signal):
+        for value in (5, 4):
+            with pytest.raises(errors.InvalidArgumentError, match="more than 5"):
+                call(value=value)
+    event.synchronize()
+    event.signal((1 << 63) - 1)
+    event.record()
+    event.synchronize()
+    assert event.value == 1 << 63
+
+
+# ---- life
+
+
+def test_new_events_know_nothing_of_old_ones(spin: Any) -> None:
+    for _ in range(200):
+        event = mpscffi.Event(enable_timing=True)
+        assert not event.query()
+        assert event.value == 0
+        event.record()
+        event.synchronize()
+        assert event.query()
+        assert event.value == 1
+
+
+def test_many_events_at_once() -> None:
+    events = [mpscffi.Event() for _ in range(3000)]
+    for event in events:
+        event.record()
+    for event in reversed(events):
+        event.synchronize()
+    assert all(event.query() for event in events)
+
+
+def test_an_event_may_go_while_it_is_recorded(gate: Any) -> None:
+    for _ in range(100):
+        mpscffi.Event().record()
+    del _
+    gate()
+    mpscffi.synchronize()
+
+
+def test_an_event_behind_asynchronous_copies() -> None:
+    host = np.arange(1 << 20, dtype=np.int32)
+    arrays = [mpscffi.empty(host.shape, dtype=np.int32) for _ in range(4)]
+    for i, array in enumerate(arrays):
+        array.copy_from(host + i, non_blocking=True)
+    event = mpscffi.Event()
+    event.record()
+    event.synchronize()
+    mpscffi.synchronize()
+    assert event.query()
+    for i, array in enumerate(arrays):
+        assert (array.numpy() == host + i).all()

@@ -5,6 +5,7 @@ After each test module nothing may be left but what there was before it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
@@ -44,6 +45,9 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         mpscffi.empty(0)  # all arrays without elements share a buffer, which stays
         mpscffi.Stream().wait_stream(mpscffi.default_stream())  # for which the default one makes an event
         mpscffi.compile_shader("/* os_log */ kernel void idle() {}").idle(threads=1)  # for which it makes a log state
+        event = mpscffi.Event()
+        event.signal()
+        asyncio.run(event.reached())  # all events share a queue for such calls, which stays
         module.stash[_before] = settled_objects(item.config)
         module.stash[_failed] = item.session.testsfailed
     yield
