@@ -48,6 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         event = mpscffi.Event()
         event.signal()
         asyncio.run(event.reached())  # all events share a queue for such calls, which stays
+        del event
         module.stash[_before] = settled_objects(item.config)
         module.stash[_failed] = item.session.testsfailed
     yield
