@@ -46,9 +46,10 @@ def _is_left_out(item: pytest.Item) -> bool:
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     devices = [parameters["_backend"]] if "_backend" in parameters else _backends()
-    if item.get_closest_marker("host_only") and "host" not in devices:
+    fixtures = getattr(item, "fixturenames", ())
+    if (item.get_closest_marker("host_only") or "host_device" in fixtures) and "host" not in devices:
         return True
-    return "reports_faults" in getattr(item, "fixturenames", ()) and "metal" in devices and not _is_standin()
+    return "reports_faults" in fixtures and "metal" in devices and not _is_standin()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -155,6 +156,12 @@ def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Devic
     yield open_gate
     open_gate()
     mpscffi.synchronize()
+
+
+@pytest.fixture
+def host_device(device: mpscffi.Device) -> mpscffi.Device:
+    """The device of tests that are about the host's alone, and left out for others, as those marked host_only are."""
+    return device
 
 
 @pytest.fixture

@@ -37,13 +37,6 @@ kernel void wild(device int* out) { *(device int*)(16ul) = 1; out[0] = 1; }
 
 
 @pytest.fixture
-def host(device: mpscffi.Device) -> mpscffi.Device:
-    if device.backend != "host":
-        pytest.skip("Metal's documents are for Xcode")
-    return device
-
-
-@pytest.fixture
 def capturing(device: mpscffi.Device) -> mpscffi.Device:
     """A device that can capture."""
     if not is_metal_capture_enabled():
@@ -148,7 +141,7 @@ def test_captures_do_not_nest(capturing: mpscffi.Device, tmp_path: Path) -> None
     assert not (tmp_path / "b.gputrace").exists()
 
 
-def test_what_the_block_raises_comes_out(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_what_the_block_raises_comes_out(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     out = mpscffi.zeros(1, dtype="int32")
 
     def fail() -> None:
@@ -167,7 +160,7 @@ def test_what_the_block_raises_comes_out(host: mpscffi.Device, tmp_path: Path, c
 # ---- what is in it
 
 
-def test_earlier_work_is_not_in_it(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_earlier_work_is_not_in_it(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     x = mpscffi.ones(100)
     compiled(SOURCE).scale(x, 2.0)
     bundle = captured(tmp_path / "a.gputrace", lambda: compiled(SOURCE).scale(x, 3.0))
@@ -177,7 +170,7 @@ def test_earlier_work_is_not_in_it(host: mpscffi.Device, tmp_path: Path, compile
     assert bundle.contents(use["buffer"], use["after"])[:400].view(np.float32).tolist() == [6.0] * 100
 
 
-def test_contents_are_stored_once(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_contents_are_stored_once(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     x = mpscffi.ones(100)
 
     def work() -> None:
@@ -213,7 +206,7 @@ def everything(lib: mpscffi.ShaderLibrary) -> None:
     np.testing.assert_array_equal(copy.numpy(), expected)
 
 
-def test_everything_runs_again(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_everything_runs_again(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     bundle = captured(tmp_path / "a.gputrace", lambda: everything(compiled(SOURCE)))
     kinds = [line["kind"] for line in bundle.commands.values()]
     assert kinds.count("dispatch") == 5
@@ -223,7 +216,7 @@ def test_everything_runs_again(host: mpscffi.Device, tmp_path: Path, compiled: A
     assert {line["queue"] for line in bundle.commands.values()} >= {"other"}
 
 
-def test_a_metallib_runs_again(host: mpscffi.Device, tmp_path: Path) -> None:
+def test_a_metallib_runs_again(host_device: mpscffi.Device, tmp_path: Path) -> None:
     body = Body()
     x = body.load("float", "%0", "%1")
     body.store("float", body.value(f"fmul float {x}, {x}"), "%0", "%1")
@@ -237,7 +230,7 @@ def test_a_metallib_runs_again(host: mpscffi.Device, tmp_path: Path) -> None:
     assert outcome.is_same
 
 
-def test_a_failed_command_fails_again(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_a_failed_command_fails_again(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     out = mpscffi.zeros(1, dtype="int32")
     path = tmp_path / "a.gputrace"
     with pytest.raises(errors.ExecutionError), metal_capture(path):
@@ -247,7 +240,7 @@ def test_a_failed_command_fails_again(host: mpscffi.Device, tmp_path: Path, comp
     assert "wild" in outcome.failure
 
 
-def test_work_encoded_before_the_capture(host: mpscffi.Device, tmp_path: Path, compiled: Any, gate: Any) -> None:
+def test_work_encoded_before_the_capture(host_device: mpscffi.Device, tmp_path: Path, compiled: Any, gate: Any) -> None:
     """It cannot be in a capture that begins by draining; from C it can, and says so."""
     from mpscffi._ffi import check, ffi, lib
 
@@ -255,10 +248,10 @@ def test_work_encoded_before_the_capture(host: mpscffi.Device, tmp_path: Path, c
     compiled(SOURCE).scale(x, 2.0)
     path = ffi.new("char[]", str(tmp_path / "a.gputrace").encode())
     desc = ffi.new("mps_capture_desc *", {"struct_size": ffi.sizeof("mps_capture_desc"), "path": path})
-    check(lib.mps_capture_start(host._pointer, desc))
+    check(lib.mps_capture_start(host_device._pointer, desc))
     gate()
     mpscffi.synchronize()
-    check(lib.mps_capture_stop(host._pointer))
+    check(lib.mps_capture_stop(host_device._pointer))
     outcomes = [o for o in replay(Bundle(str(tmp_path / "a.gputrace"))) if "scale" in o.what]
     assert len(outcomes) == 1
     assert not outcomes[0].is_same
@@ -278,7 +271,7 @@ def edit(bundle: Bundle, number: int, change: Callable[[dict[str, Any]], None]) 
     return Bundle(bundle.path)
 
 
-def test_a_difference_is_told(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_a_difference_is_told(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     x = mpscffi.asarray(np.array([1, 2, 0, 4], dtype=np.float32))
     bundle = captured(tmp_path / "a.gputrace", lambda: compiled(SOURCE).scale(x, 2.0))
 
@@ -312,7 +305,7 @@ def test_a_difference_is_told(host: mpscffi.Device, tmp_path: Path, compiled: An
         lambda line: line.update(buffers=3),
     ],
 )
-def test_a_damaged_capture(host: mpscffi.Device, tmp_path: Path, compiled: Any, change: Any) -> None:
+def test_a_damaged_capture(host_device: mpscffi.Device, tmp_path: Path, compiled: Any, change: Any) -> None:
     x = mpscffi.ones(4)
     bundle = captured(tmp_path / "a.gputrace", lambda: compiled(SOURCE).scale(x, 2.0))
     with pytest.raises(errors.Error):
@@ -331,7 +324,7 @@ def test_what_is_no_capture(tmp_path: Path) -> None:
 # ---- cutting, and the command
 
 
-def test_one_command_alone(host: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+def test_one_command_alone(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
     bundle = captured(tmp_path / "a.gputrace", lambda: everything(compiled(SOURCE)))
     number = next(n for n, line in bundle.commands.items() if line.get("kernel") == "biased")
     target = tmp_path / "b.gputrace"
@@ -346,7 +339,7 @@ def test_one_command_alone(host: mpscffi.Device, tmp_path: Path, compiled: Any) 
 
 
 def test_the_command(
-    host: mpscffi.Device, tmp_path: Path, compiled: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    host_device: mpscffi.Device, tmp_path: Path, compiled: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     x = mpscffi.ones(4)
 

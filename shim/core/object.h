@@ -155,6 +155,13 @@ uint64_t mps_object_live(mps_kind kind);
 /* Work encoded and not complete, over all queues: backends keep it. */
 extern _Atomic uint64_t mps_pending_commands;
 
+/* The constant of a library that a value is for, or NULL. In a library made of several sources, their constants may
+ * share names and indices: then one of the value's type, if there is any. */
+const mps_constant_info *mps_library_find_constant(const mps_library *library, const mps_constant_value *value);
+
+/* OK if each value is for a constant of the library, of its type, and no other value is. */
+mps_status mps_library_check_constants(const mps_library *library, const mps_constant_value *values, uint32_t count);
+
 /* A command begins or ends to use a buffer: holds a reference and counts `uses`. */
 void mps_buffer_begin_use(mps_buffer *buffer);
 void mps_buffer_end_use(mps_buffer *buffer);

@@ -73,6 +73,7 @@ static mps_status check_desc(const mps_library *library, const mps_pipeline_desc
                       i, constant->data_type);
     }
   }
+  MPS_TRY(mps_library_check_constants(library, desc->constants, desc->constant_count));
   return has_kernel(library, desc->kernel) ? MPS_STATUS_OK : no_kernel(library, desc->kernel);
 }
 

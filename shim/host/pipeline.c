@@ -12,59 +12,14 @@ static mps_status no_memory(void) {
   return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a pipeline");
 }
 
-/* ---- function constants ---- */
-
-/* The constant that a value is for. In a library made of several sources, their constants may share names and indices:
- * then one of the value's type, if there is any. */
-static const mps_constant_info *find_constant(const mps_library *library, const mps_constant_value *value) {
-  const mps_constant_info *found = NULL;
-  for (uint32_t number = 0; number < library->constant_count; number++) {
-    const mps_constant_info *constant = &library->constants[number];
-    bool is_meant = value->name != NULL ? strcmp(constant->name, value->name) == 0 : constant->index == value->index;
-    if (is_meant && constant->data_type == value->data_type) {
-      return constant;
-    }
-    if (is_meant && found == NULL) {
-      found = constant;
-    }
-  }
-  return found;
-}
-
-static mps_status unknown_constant(const mps_library *library, const mps_constant_value *value) {
-  const char *why = library->constant_count == 0 ? "it has none" : "see mps_library_constant for those it has";
-  if (value->name != NULL) {
-    return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "the library has no function constant '%s': %s", value->name, why);
-  }
-  return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "the library has no function constant with index %" PRIu32 ": %s",
-                  value->index, why);
-}
-
-/* The values, by name or by index as they were given: in a library made of several sources one name may have several
- * indices, and one index several names. */
-static mps_status match_constants(const mps_library *library, const mps_pipeline_desc *desc,
-                                  mps_constant_value *matched) {
+/* The values with the indices of their constants, by name or by index as they were given: in a library made of several
+ * sources one name may have several indices, and one index several names. */
+static void match_constants(const mps_library *library, const mps_pipeline_desc *desc, mps_constant_value *matched) {
   for (uint32_t number = 0; number < desc->constant_count; number++) {
     const mps_constant_value *value = &desc->constants[number];
-    const mps_constant_info *constant = find_constant(library, value);
-    if (constant == NULL) {
-      return unknown_constant(library, value);
-    }
-    if (constant->data_type != value->data_type) {
-      return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
-                      "function constant '%s' (index %" PRIu32 ") has data type 0x%" PRIx32
-                      ", and the value given is of data type 0x%" PRIx32,
-                      constant->name, constant->index, constant->data_type, value->data_type);
-    }
-    for (uint32_t before = 0; before < number; before++) {
-      if (find_constant(library, &desc->constants[before]) == constant) {
-        return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "function constant '%s' (index %" PRIu32 ") is given two values",
-                        constant->name, constant->index);
-      }
-    }
+    const mps_constant_info *constant = mps_library_find_constant(library, value);
     matched[number] = (mps_constant_value){value->name, constant->index, constant->data_type, value->value};
   }
-  return MPS_STATUS_OK;
 }
 
 /* ---- the kernel ---- */
@@ -112,10 +67,8 @@ static mps_status build_with_constants(const mps_library *library, const mps_pip
   if (constants == NULL) {
     return no_memory();
   }
-  mps_status status = match_constants(library, desc, constants);
-  if (status == MPS_STATUS_OK) {
-    status = keep_constants(own, constants, desc->constant_count);
-  }
+  match_constants(library, desc, constants);
+  mps_status status = keep_constants(own, constants, desc->constant_count);
   if (status == MPS_STATUS_OK) {
     status = build(library, desc->kernel, constants, desc->constant_count, out_image);
   }
@@ -129,9 +82,6 @@ static mps_status find_image(const mps_library *library, const mps_pipeline_desc
   const host_library *from = library->impl;
   if (from->image == NULL) {
     return build_with_constants(library, desc, own, out_image);
-  }
-  if (desc->constant_count != 0) {
-    return unknown_constant(library, &desc->constants[0]);
   }
   host_image_hold(from->image);
   *out_image = from->image;

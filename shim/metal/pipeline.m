@@ -16,37 +16,13 @@ static const mps_constant_value *find_value(const mps_pipeline_desc *desc, const
   return NULL;
 }
 
-static const mps_constant_info *find_constant(const mps_library *library, const mps_constant_value *value) {
-  for (uint32_t i = 0; i < library->constant_count; i++) {
-    const mps_constant_info *constant = &library->constants[i];
-    if (value->name != NULL ? strcmp(value->name, constant->name) == 0 : value->index == constant->index) {
-      return constant;
-    }
-  }
-  return NULL;
-}
-
-/* Metal's form of the values; nil with an error set for one that the library has no constant for, or another type. */
+/* Metal's form of the values, which the core has found to be those of the library's constants. */
 static MTLFunctionConstantValues *constant_values(const mps_library *library, const mps_pipeline_desc *desc) {
   MTLFunctionConstantValues *values = [[[MTLFunctionConstantValues alloc] init] autorelease];
   for (uint32_t i = 0; i < desc->constant_count; i++) {
     const mps_constant_value *value = &desc->constants[i];
-    const mps_constant_info *constant = find_constant(library, value);
-    if (constant == NULL) {
-      value->name != NULL
-          ? mps_fail(MPS_STATUS_INVALID_ARGUMENT, "the library has no function constant '%s'", value->name)
-          : mps_fail(MPS_STATUS_INVALID_ARGUMENT, "the library has no function constant %" PRIu32, value->index);
-      return nil;
-    }
-    MTLDataType type = metal_data_type_to(value->data_type);
-    if (value->data_type != constant->data_type) {
-      mps_fail(MPS_STATUS_INVALID_ARGUMENT,
-               "function constant '%s' (%" PRIu32 ") is of type %s, the value given is a %s", constant->name,
-               constant->index, metal_data_type_name(metal_data_type_to(constant->data_type)),
-               metal_data_type_name(type));
-      return nil;
-    }
-    [values setConstantValue:value->value type:type atIndex:constant->index];
+    const mps_constant_info *constant = mps_library_find_constant(library, value);
+    [values setConstantValue:value->value type:metal_data_type_to(value->data_type) atIndex:constant->index];
   }
   return values;
 }
@@ -57,8 +33,9 @@ static mps_status check_required(const mps_pipeline_desc *desc, id<MTLFunction> 
     MTLFunctionConstant *constant = [constants objectForKey:name];
     mps_constant_info info = {.name = [name UTF8String], .index = (uint32_t)[constant index]};
     if ([constant required] && find_value(desc, &info) == NULL) {
-      return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "kernel '%s' needs a value for function constant '%s' (%" PRIu32 ")",
-                      desc->kernel, info.name, info.index);
+      return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
+                      "kernel '%s' needs a value for function constant '%s' (index %" PRIu32 ")", desc->kernel,
+                      info.name, info.index);
     }
   }
   return MPS_STATUS_OK;
@@ -73,12 +50,9 @@ static mps_status find_function(const mps_library *library, const mps_pipeline_d
   if (function == nil) {
     return mps_fail(MPS_STATUS_NOT_FOUND, "Metal no longer finds the kernel '%s' in its library", desc->kernel);
   }
-  MTLFunctionConstantValues *values = constant_values(library, desc);
-  if (values == nil) {
-    return MPS_STATUS_INVALID_ARGUMENT;
-  }
   MPS_TRY(check_required(desc, function));
   if ([[function functionConstantsDictionary] count] > 0) {
+    MTLFunctionConstantValues *values = constant_values(library, desc);
     NSError *error = nil;
     function = [[impl newFunctionWithName:name constantValues:values error:&error] autorelease];
     if (function == nil) {

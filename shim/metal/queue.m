@@ -213,15 +213,11 @@ mps_status metal_queue_command_info(mps_queue *handle, uint64_t serial, mps_comm
   uint64_t last = queue->committed;
   *info = *metal_queue_info(queue, serial);
   pthread_mutex_unlock(&queue->progress);
-  if (serial == 0 || serial > last) {
+  if (serial == 0 || serial > last || info->serial != serial) {
     return mps_fail(MPS_STATUS_NOT_FOUND,
-                    "queue '%s' has no command buffer %" PRIu64 ": the last one that was committed is %" PRIu64,
-                    handle->label, serial, last);
-  }
-  if (info->serial != serial) {
-    return mps_fail(MPS_STATUS_NOT_FOUND,
-                    "queue '%s' no longer knows of command buffer %" PRIu64 ": it remembers the last %d", handle->label,
-                    serial, METAL_REMEMBERED);
+                    "queue '%s' knows nothing of command buffer %" PRIu64 ": its last one is %" PRIu64
+                    ", and it remembers %d",
+                    handle->label, serial, last, METAL_REMEMBERED);
   }
   return MPS_STATUS_OK;
 }

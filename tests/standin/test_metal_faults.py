@@ -1,6 +1,7 @@
 """Faults put into the Metal device on purpose: the stand-in, or the C test over it, has to find each of them.
 
 Each fault changes one line of one file, which is compiled anew and linked with the rest of the stand-in lane's build.
+Where that is built with a sanitizer, the faults are those that this sanitizer has to find.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ class Fault:
     right: str
     wrong: str
     found: str
+    sanitizer: str = ""
+    program: str = "tests/standin/c/metal_device"
 
 
-FAULTS = [
+ALL_FAULTS = [
     Fault(
         "a command buffer leaks",
         "segment.m",
-        "  [segment->commands release];\n  free(segment);",
-        "  free(segment);",
+        "  [segment->commands release];\n  free(",
+        "  free(",
         "standin_live_objects.* expected",
     ),
     Fault(
@@ -131,7 +134,40 @@ FAULTS = [
         "[segment->commands addCompletedHandler:^(id<MTLCommandBuffer> c) {(void)c;}];",
         "a handler comes after the commit",
     ),
+    Fault(
+        "a list is shorter than it should be",
+        "segment.m",
+        "realloc(segment->holds, room * sizeof *holds)",
+        "realloc(segment->holds, (room - 1) * sizeof *holds)",
+        "heap-buffer-overflow",
+        "address",
+    ),
+    Fault(
+        "a shift that is none",
+        "pipeline.m",
+        "UINT32_C(1) << info->index",
+        "UINT32_C(1) << (info->index + 32)",
+        "shift exponent 32",
+        "undefined",
+    ),
+    Fault(
+        "an event is read without its lock",
+        "event.m",
+        """  pthread_mutex_lock(&impl->lock);
+  info->value = impl->value;
+  info->time = impl->time;
+  pthread_mutex_unlock(&impl->lock);
+""",
+        """  info->value = impl->value;
+  info->time = impl->time;
+""",
+        "data race",
+        "thread",
+        "shim/tests/host_event",
+    ),
 ]
+SANITIZERS = os.environ.get("STANDIN_SANITIZE", "").split(",")
+FAULTS = [fault for fault in ALL_FAULTS if fault.sanitizer in SANITIZERS]
 
 
 @dataclass(frozen=True)
@@ -177,7 +213,7 @@ class Build:
 def build() -> Build:
     folder = Path(os.environ["MPSCFFI_STANDIN_BUILD"])
     subprocess.run(
-        ["meson", "compile", "-C", str(folder), "metal_device", "host_kernels"],
+        ["meson", "compile", "-C", str(folder), "metal_device", "host_event", "host_kernels"],
         check=True,
         timeout=600,
         capture_output=True,
@@ -192,10 +228,14 @@ def build() -> Build:
     return Build(folder, commands)
 
 
-def run(build: Build, library: Path) -> subprocess.CompletedProcess[str]:
+def run(build: Build, library: Path, program: str = "tests/standin/c/metal_device") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
+    environment |= {"LD_LIBRARY_PATH": str(library.parent), "LD_PRELOAD": str(library), "STANDIN_ZOMBIES": "1"}
+    arguments = ["metal"] if program.startswith("shim/") else []
+    environment |= {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(
-        [str(build.folder / "tests/standin/c/metal_device"), str(build.folder / "shim/tests/host_kernels.so")],
-        env={**os.environ, "LD_LIBRARY_PATH": str(library.parent), "LD_PRELOAD": str(library), "STANDIN_ZOMBIES": "1"},
+        [str(build.folder / program), str(build.folder / "shim/tests/host_kernels.so"), *arguments],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=100,
@@ -205,12 +245,13 @@ def run(build: Build, library: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_a_fault_is_found(fault: Fault, build: Build, tmp_path: Path) -> None:
-    result = run(build, build.library(fault, tmp_path))
+    result = run(build, build.library(fault, tmp_path), fault.program)
     assert result.returncode != 0, "nobody has noticed"
     assert re.search(fault.found, result.stderr), result.stderr
 
 
-def test_no_fault_is_found_where_there_is_none(build: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", sorted({fault.program for fault in ALL_FAULTS}))
+def test_no_fault_is_found_where_there_is_none(program: str, build: Build, tmp_path: Path) -> None:
     none = Fault("none", "error.m", "metal_guard(const char", "metal_guard(const char", "")
-    result = run(build, build.library(none, tmp_path))
+    result = run(build, build.library(none, tmp_path), program)
     assert result.returncode == 0, result.stderr

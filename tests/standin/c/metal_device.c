@@ -289,13 +289,13 @@ static void test_remembered_commands(void) {
   mps_queue *queue = make_queue("remembered");
   mps_buffer *buffer = make_buffer(4);
   mps_command_info info = {.struct_size = sizeof info};
-  EXPECT_FAIL(mps_queue_get_command_info(queue, 1, &info), NOT_FOUND, "the last one that was committed is 0");
+  EXPECT_FAIL(mps_queue_get_command_info(queue, 1, &info), NOT_FOUND, "its last one is 0");
   for (int i = 0; i < 70; i++) {
     EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, 1));
     EXPECT_OK(mps_queue_commit(queue, NULL));
   }
   EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
-  EXPECT_FAIL(mps_queue_get_command_info(queue, 6, &info), NOT_FOUND, "it remembers the last 64");
+  EXPECT_FAIL(mps_queue_get_command_info(queue, 6, &info), NOT_FOUND, "it remembers 64");
   EXPECT(command_info(queue, 7).end <= command_info(queue, 70).start);
   EXPECT_OK(mps_buffer_release(buffer));
   EXPECT_OK(mps_queue_release(queue));
@@ -634,7 +634,7 @@ static void test_pipelines(void) {
   mps_constant_value constants[] = {{.index = 3, .data_type = MPS_DATA_UINT | 1 << 8, .value = &value}};
   desc.constants = constants;
   desc.constant_count = 1;
-  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), INVALID_ARGUMENT, "no function constant 3");
+  EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), INVALID_ARGUMENT, "no function constant with index 3");
   constants[0].name = "size";
   EXPECT_FAIL(mps_pipeline_create(library, &desc, &pipeline), INVALID_ARGUMENT, "no function constant 'size'");
   EXPECT_OK(mps_library_release(library));
