@@ -341,13 +341,12 @@ def test_a_stream_waits_for_the_cpu(compiled: Any) -> None:
 
 def test_streams_take_turns_by_one_timeline(compiled: Any) -> None:
     kernels, event = compiled(SPIN), mpscffi.Event()
-    x = mpscffi.zeros(100, dtype="int32")
+    x = mpscffi.asarray(np.zeros(100, np.int32))
     streams = [mpscffi.Stream(), mpscffi.Stream()]
-    # Given in the wrong order: the last turns first.
-    expected, turns = 0, []
-    for turn in range(1, 9):
+    expected, turns = 0, range(1, 9)
+    for turn in turns:
         expected = (expected + turn) * 2
-        turns.append(turn)
+    # Given in another order: all even turns first.
     for stream, own in ((streams[0], turns[1::2]), (streams[1], turns[::2])):
         for turn in own:
             if turn > 1:
@@ -358,8 +357,7 @@ def test_streams_take_turns_by_one_timeline(compiled: Any) -> None:
     event.synchronize(value=9)
     for stream in streams:
         stream.synchronize()
-    view = mpscffi.asarray(x).numpy()
-    assert (view == expected).all()
+    assert (x.numpy() == expected).all()
 
 
 def add(kernels: Any, x: mpscffi.Array, turn: int, stream: mpscffi.Stream) -> None:
