@@ -15,6 +15,7 @@ import pytest
 import mpscffi
 from mpscffi import ShaderMessage
 
+THREAD = "uint i [[thread_position_in_grid]]"
 HEAD = "#include <metal_stdlib>\n#include <metal_logging>\nusing namespace metal;\n"
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -52,14 +53,16 @@ def logged(messages: list[ShaderMessage], statements: str) -> list[str]:
         ("%d %u %d", "char(-1), uchar(200), short(-300)", "-1 200 -300"),
         ("%x", "char(-1)", "ffffffff"),  # passed as an int, as in C
         ("%d %d", "true, red", "1 -3"),
-        ("%f|%.2f|%8.3f|%-8.1f|%e|%g|%G", "1.5f, 2.25f, 1.0f, 3.0f, 1500.0f, 0.5f, 1e20f", "1.500000|2.25|   1.000|3.0     |1.500000e+03|0.5|1E+20"),
+        ("%f|%.2f|%8.3f|%-8.1f|", "1.5f, 2.25f, 1.0f, 3.0f", "1.500000|2.25|   1.000|3.0     |"),
+        ("%e|%g|%G", "1500.0f, 0.5f, 1e20f", "1.500000e+03|0.5|1E+20"),
         ("%f %f %f", "half(0.5h), bfloat(2.5bf), x[3]", "0.500000 2.500000 1.000000"),
         ("%f %f %f", "INFINITY, -INFINITY, NAN", "inf -inf nan"),
         ("%a", "1.0f", "0x1p+0"),
         ("%c%c|%3c|", "65, 'b', 'c'", "Ab|  c|"),
         ("%s|%6s|%-6s|%.2s|", '"one", "two", "three", "four"', "one|   two|three |fo|"),
         ("%v4f|%.1v2f", "float4(1, 2, 3, 4), float2(0.5, 1.5)", "1.000000,2.000000,3.000000,4.000000|0.5,1.5"),
-        ("%v3hld %v2hd %v4hhu %v2lu", "int3(-1, 2, 3), short2(-1, 4), uchar4(255, 1, 2, 3), ulong2(1, 1ul << 40)", f"-1,2,3 -1,4 255,1,2,3 1,{2**40}"),
+        ("%v3hld %v2hd", "int3(-1, 2, 3), short2(-1, 4)", "-1,2,3 -1,4"),
+        ("%v4hhu %v2lu", "uchar4(255, 1, 2, 3), ulong2(1, 1ul << 40)", f"255,1,2,3 1,{2**40}"),
         ("%v2x %v3u", "char2(-1, 1), packed_uint3(1, 2, 3)", "ff,1 1,2,3"),
         ("%v2f", "float4(1, 2, 3, 4).zy", "3.000000,2.000000"),
         ("%p", "(device float*)nullptr", "(nil)"),
@@ -115,12 +118,12 @@ kernel void count(uint i [[thread_position_in_grid]]) {{
     for message in messages:
         thread, number = map(int, message.message.split())
         seen.setdefault(thread, []).append(number)
-    assert seen == dict.fromkeys(range(1000), [0, 1, 2, 3, 4])
+    assert seen == {thread: [0, 1, 2, 3, 4] for thread in range(1000)}
 
 
 def test_many_streams_log_at_once(messages: list[ShaderMessage]) -> None:
     library = mpscffi.compile_shader(
-        f'{HEAD}kernel void k(constant uint& n, uint i [[thread_position_in_grid]]) {{ os_log_default.log("%u %u", n, i); }}'
+        f'{HEAD}kernel void k(constant uint& n, {THREAD}) {{ os_log_default.log("%u %u", n, i); }}'
     )
 
     def run(number: int) -> None:
@@ -171,7 +174,7 @@ def test_texts_of_bad_pointers_are_faults_of_the_kernel(device: mpscffi.Device, 
 @pytest.mark.host_only("validation")
 def test_validated_kernels_log(device: mpscffi.Device, messages: list[ShaderMessage]) -> None:
     library = mpscffi.compile_shader(
-        f'{HEAD}kernel void k(device float* x, uint i [[thread_position_in_grid]]) {{ os_log_default.log("%u %.1f %s", i, x[i], "t"); }}',
+        f'{HEAD}kernel void k(device float* x, {THREAD}) {{ os_log_default.log("%u %.1f %s", i, x[i], "t"); }}',
         validate=True,
     )
     library.k(mpscffi.asarray(np.array([0.5, 1.5], "f4")))

@@ -16,6 +16,7 @@ PREDEFINED = "metal_config"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$", re.MULTILINE)
 _HEADER = re.compile(r"\s*<([\w/.]+)>\s*(?://.*)?")
 _LINE_MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\])*)"')
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _CONTRACT = re.compile(r"\s*METAL\s+fp\s+contract\s*\(\s*(on|off|fast)\s*\)")
 
 
@@ -60,10 +61,11 @@ def normalized(source: str) -> str:
         For characters that no source holds.
     """
     text = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    nul = text.find("\0")
-    if nul >= 0:
-        line = text.count("\n", 0, nul) + 1
-        raise CompileError(f"{SOURCE_NAME}:{line}: error: the source has a NUL byte\n")
+    wrong = _NO_CHARACTER.search(text)
+    if wrong is not None:
+        line = text.count("\n", 0, wrong.start()) + 1
+        what = "a NUL byte" if wrong.group() == "\0" else "half of a character (it is not UTF-8)"
+        raise CompileError(f"{SOURCE_NAME}:{line}: error: the source has {what}\n")
     return text
 
 

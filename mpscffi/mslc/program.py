@@ -34,9 +34,12 @@ _FLAG_FIBERS = 1
 _FLAG_BOUNDED = 2
 _FLAG_VALIDATED = 4
 _MAX_THREADS = 1024
+# What macros make of a source must end somewhere: this is 20 times the longest source that is known.
+_MOST_TEXT = 16 << 20
 # So many instantiations are compiled when the source is checked; of more, only the types are.
 _CHECKED_INSTANTIATIONS = 8
 # A function that no kernel calls makes no code, whatever the source says of its linkage.
+_TOO_DEEP = "brackets or declarations are nested too deeply"
 _INTERNAL = (
     "#pragma clang attribute push(__attribute__((internal_linkage)), apply_to = any(function, variable(is_global)))\n"
     # A function with SIMD-group functions in it, called in two branches, has two places of each until it is inlined.
@@ -134,9 +137,10 @@ class Program:
             for include_dir in self._options.include_dirs:
                 arguments += ["-I", os.path.abspath(include_dir)]
             arguments += ["-MD", "-MF", "headers.d", "-E", SOURCE_NAME]
-            finished = process.run(self._clang(*self._prelude.preprocessor_arguments(), *arguments), directory)
+            command = self._clang(*self._prelude.preprocessor_arguments(), *arguments)
+            finished = process.run(command, directory, most_output=_MOST_TEXT)
             if finished.status:
-                raise CompileError(translated(finished.errors, self._locate_before, self._sources))
+                raise self._failure(finished, translated(finished.errors, self._locate_before, self._sources))
             with open(os.path.join(directory, "headers.d"), encoding="utf-8", errors="surrogateescape") as file:
                 headers = [name for name in _dependencies(file.read()) if self._is_users(name, directory)]
             return from_preprocessor(finished.output, headers, self._prelude.owns)
@@ -146,8 +150,12 @@ class Program:
         return os.path.basename(path) != SOURCE_NAME and not self._prelude.owns(path)
 
     def _rewrite(self) -> Rewriter:
+        if len(self._text.text) > _MOST_TEXT:
+            raise CompileError(f"{SOURCE_NAME}: error: the source has more than {_MOST_TEXT >> 20} MiB\n")
         try:
             return Rewriter(self._text.text, self._text.has_library)
+        except RecursionError:
+            raise CompileError(f"{SOURCE_NAME}: error: {_TOO_DEEP}\n") from None
         except RewriteError as error:
             texts = [
                 error_text(self._place(one.offset), "error", str(one), self._sources) for one in [error, *error.others]
@@ -164,7 +172,7 @@ class Program:
         text = _NOT_CPP.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)  # all columns stay
         finished = self._compile(text, ["-fsyntax-only"], None)
         if finished.status:
-            raise CompileError(translated(finished.errors, self._locate_plain, self._sources))
+            raise self._failure(finished, translated(finished.errors, self._locate_plain, self._sources))
 
     def _compile(self, unit: str, arguments: list[str], output: str | None) -> process.Finished:
         with _Workspace() as directory:
@@ -211,7 +219,7 @@ class Program:
         finished = self._compile(unit.text, ["-fsyntax-only", *(WARNINGS if warnings else ())], None)
         log = self._log(finished.errors, unit) if finished.errors else ""
         if finished.status:
-            raise CompileError(log)
+            raise self._failure(finished, log)
         return log if warnings else ""
 
     def _launch_check(self, number: int, entry: Entry) -> str:
@@ -284,7 +292,7 @@ class Program:
         else:
             finished = self._compile(unit.text, ["-c"], output)
             if finished.status:
-                raise CompileError(self._log(finished.errors, unit))
+                raise self._failure(finished, self._log(finished.errors, unit))
         self._refuse_constructors(unit, output)
 
     def _refuse_constructors(self, unit: Unit, path: str) -> None:
@@ -298,14 +306,14 @@ class Program:
             return
         finished = self._compile(unit.text, ["-fsyntax-only", "-Werror=global-constructors"], None)
         if finished.status:
-            raise CompileError(self._log(finished.errors, unit))
+            raise self._failure(finished, self._log(finished.errors, unit))
         raise CompileError(f"{SOURCE_NAME}: error: code of this source would run when its kernels are loaded\n")
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")
         finished = self._compile(unit.text, [*LINES, "-S", "-emit-llvm"], code)
         if finished.status:
-            raise CompileError(self._log(finished.errors, unit))
+            raise self._failure(finished, self._log(finished.errors, unit))
 
         def locate(file: str, line: int) -> tuple[str, int] | None:
             if os.path.basename(file) != _UNIT or not unit.first <= line <= unit.last:
@@ -327,7 +335,8 @@ class Program:
         flags.remove("-std=gnu++17")  # it is no C++ any more
         finished = process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory)
         if finished.status:
-            raise CompileError(f"{SOURCE_NAME}: error: the code for validation is refused\n{finished.errors}")
+            log = f"{SOURCE_NAME}: error: the code for validation is refused\n{finished.errors}"
+            raise self._failure(finished, log)
 
     def emit(self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
         """Write one kernel as "cpp", "asm" or "llvm" instead of a library."""
@@ -342,7 +351,7 @@ class Program:
             unit = self.unit(kernel, constants, split=False)
             finished = self._compile(unit.text, arguments, os.path.abspath(output))
         if finished.status:
-            raise CompileError(self._log(finished.errors, unit))
+            raise self._failure(finished, self._log(finished.errors, unit))
 
     def unit(
         self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], number: str = "", *, split: bool = True
@@ -356,6 +365,7 @@ class Program:
         if entry is None:
             names = ", ".join(f"'{name}'" for name in list(self._rewritten.entries)[:20]) or "none"
             raise RequestError(f"there is no kernel '{kernel}'; kernels are: {names}")
+        self._rewritten.tokens.begin()
         values = self._constant_values(entry, constants)
         texts, pointer, arguments = self._launch(entry)
         name, flags, output = _quoted(entry.name), self._flags(entry), self._split(entry) if split else None
@@ -378,7 +388,7 @@ class Program:
             return None
         try:
             return Splitter(self._rewritten, entry.kernel).output()
-        except (NotSplitError, SourceError, IndexError):  # the latter two: no structure that tokens would tell
+        except (NotSplitError, SourceError, IndexError, RecursionError):  # the latter three: no structure to see
             return None
 
     def _flags(self, entry: Entry) -> int:
@@ -438,6 +448,14 @@ class Program:
             raise CompileError(f"{SOURCE_NAME}: error: {failure.rstrip()}\n")
 
     # ---------------------------------------------------------------- places
+
+    @staticmethod
+    def _failure(finished: process.Finished, log: str) -> CompileError:
+        """Return the error of a run of clang, which may have died without a word."""
+        if not finished.crashed and log:
+            return CompileError(log)
+        told = "" if finished.crashed else log
+        return CompileError(f"{told}{SOURCE_NAME}: error: the compiler died of it: is anything nested very deeply?\n")
 
     def _log(self, errors: str, unit: Unit) -> str:
         """Clang's log of a unit, told of the source."""

@@ -44,6 +44,7 @@ _COMMON = (
     "-U__unix",
     "-Uunix",
     "-Wno-everything",
+    "-fno-crash-diagnostics",  # files about a crash of clang's would stay behind
     "-Werror=vla",  # Metal has no arrays whose length is known only when they are made
     "-O3",
 )

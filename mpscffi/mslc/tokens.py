@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
+
+from . import process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # One alternative for each kind. Blanks, comments and spliced lines belong to no token.
 _TOKEN = re.compile(
-    r"""(?P<blank>(?:[ \t\r\n\f\v\\]+|//[^\n]*|/\*.*?\*/)+)
+    r"""(?P<blank>(?:[ \t\r\n\f\v\\]+|//[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<identifier>[A-Za-z_$\x80-\U0010ffff][\w$]*)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)
-    |(?P<string>(?:u8|[uUL])?R"(?P<fence>[^(\n]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    |(?P<string>(?:u8|[uUL])?R"(?P<fence>[^(\n]{0,16})\(.*?(?:\)(?P=fence)"|\Z)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
     |(?P<operator>::|->|\+\+|--|&&|\|\||<<=|<<|[-+*/%&|^!=<>]=|\.\.\.|.)""",
     re.DOTALL | re.VERBOSE,
 )
@@ -59,10 +62,18 @@ class Tokens:
         What is written in place of each. Between tokens the source's blanks and comments stay.
     partner : list of int
         For each bracket of `()[]{}` the index of the one it belongs to, else -1.
+
+    Raises
+    ------
+    SourceError
+        For brackets that do not match.
+    CompileError
+        From any method, when more time has gone by since `begin` than a compile may take.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self.begin()
         self.text: list[str] = []
         self.kind: list[str] = []
         self.start: list[int] = []
@@ -78,6 +89,16 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.text)
+
+    def begin(self) -> None:
+        """Start to count the time."""
+        self._limit = process.timeout()
+        self._deadline = time.monotonic() + self._limit
+
+    def _check_time(self) -> None:
+        # What looks for the end of something is what a source without ends makes slow.
+        if time.monotonic() > self._deadline:
+            raise process.took_too_long(self._limit)
 
     def _pair_brackets(self) -> list[int]:
         partner = [-1] * len(self.text)
@@ -96,6 +117,7 @@ class Tokens:
 
     def close_angle(self, opening: int) -> int:
         """Index of the `>` that closes the `<` at `opening`."""
+        self._check_time()
         depth = 0
         index = opening
         while index < len(self.text):
@@ -117,6 +139,7 @@ class Tokens:
 
     def open_angle(self, closing: int) -> int:
         """Index of the `<` that opens the `>` at `closing`."""
+        self._check_time()
         depth = 0
         index = closing
         while index >= 0:
@@ -141,6 +164,7 @@ class Tokens:
 
     def find(self, text: str, start: int) -> int:
         """Index of the next `text` from `start` on that is in no bracket opened from there on."""
+        self._check_time()
         index = start
         while index < len(self.text):
             if self.text[index] == text:
@@ -197,6 +221,7 @@ class Tokens:
             Index of the token, and how many characters behind its start the place is: as many as it has if the place is
             behind it. None if no token starts at or before that place.
         """
+        self._check_time()
         lines = self.rendered(output).split("\n")
         if line > len(lines):
             return None
