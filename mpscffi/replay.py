@@ -216,7 +216,9 @@ class _Run:
         for use in self.line["buffers"]:
             self.buffers[use["buffer"]] = self._make_buffer(use["buffer"], use["before"])
         queue = current_stream()._pointer
-        encode = {"dispatch": self._dispatch, "copy": self._copy, "fill": self._fill}[self.line["kind"]]
+        encode = {"dispatch": self._dispatch, "copy": self._copy, "fill": self._fill, "matmul": self._matmul}[
+            self.line["kind"]
+        ]
         check(encode(queue))
         status: int
         while (status := lib.mps_queue_wait(queue, 50_000_000)) == lib.MPS_STATUS_TIMEOUT:
@@ -254,6 +256,29 @@ class _Run:
         target = self.line["target"]
         pointer = self.buffers[target["buffer"]].pointer
         status: int = lib.mps_queue_fill(queue, pointer, target["offset"], self.line["length"], self.line["value"])
+        return status
+
+    def _matmul(self, queue: Any) -> int:
+        from mpscffi import _blas
+
+        _blas.install()
+        matrices = {}
+        for name in ("left", "right", "result"):
+            given = self.line[name]
+            numbers = {
+                key: given[key] for key in ("offset", "rows", "columns", "row_bytes", "matrix_bytes", "transposed")
+            }
+            matrices[name] = {**numbers, "buffer": self.buffers[given["buffer"]].pointer}
+        matmul = ffi.new(
+            "mps_matmul *",
+            {
+                "struct_size": ffi.sizeof("mps_matmul"),
+                "data_type": self.line["data_type"],
+                "count": self.line["count"],
+                **matrices,
+            },
+        )
+        status: int = lib.mps_queue_matmul(queue, matmul)
         return status
 
     def _dispatch(self, queue: Any) -> int:
@@ -335,9 +360,9 @@ class _Run:
 
     def _meaning(self, buffer: int) -> tuple[np.dtype[Any], str]:
         """Return what the elements of a buffer are, and what it is called."""
-        for key in ("source", "target"):
+        for key in ("source", "target", "left", "right", "result"):
             if self.line.get(key, {}).get("buffer") == buffer:
-                return np.dtype(np.uint8), key
+                return _dtype_of(self.line.get("data_type", 0)), key
         slots = {given["slot"] for given in self.line["arguments"] if given.get("buffer") == buffer}
         info = ffi.new("mps_argument_info *", {"struct_size": ffi.sizeof("mps_argument_info")})
         number = 0

@@ -197,7 +197,10 @@ def everything(lib: mpscffi.ShaderLibrary) -> None:
     with mpscffi.stream(other):
         lib.scale(x[10:20], 3.0)
     copy = x.copy()
+    left = mpscffi.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    product = mpscffi.matmul(left, left.T)
     mpscffi.synchronize()
+    assert product.numpy().tolist() == [[5, 14], [14, 50]]
     assert words.numpy().tolist() == [101, 100, 103, 102, 105, 104, 107, 106]
     expected = np.arange(1000, dtype=np.float32)
     expected[3] = 14
