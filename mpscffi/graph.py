@@ -1,4 +1,4 @@
-"""Graphs: kernels, copies and fills that are recorded once and run many times, by one call each time."""
+"""Graphs: kernels, copies, fills and matrix products that are recorded once and run many times, by one call each."""
 
 from __future__ import annotations
 
@@ -143,7 +143,39 @@ class _Fill:
         pass
 
 
-_Entry = _Call | _Copy | _Fill
+class _Product:
+    """A product of matrices, or a part of one."""
+
+    __slots__ = ("arrays", "blocks", "is_whole", "struct")
+
+    kind = lib.MPS_COMMAND_MATMUL
+    member = "matmul"
+
+    def __init__(self, struct: Any, arrays: dict[str, Array], is_whole: bool) -> None:
+        self.struct = struct
+        self.arrays = arrays
+        self.is_whole = is_whole
+        self.blocks = _blocks_of(arrays.values())
+
+    def __str__(self) -> str:
+        return "matmul(a, b, out)"
+
+    def repeat(self, changes: Mapping[int | str, Any]) -> None:
+        from mpscffi.linalg import matmul
+
+        _check_names(self, changes, self.arrays)
+        if not self.is_whole:
+            raise StateError(f"{self}: this product is several commands: record it with other arrays instead")
+        before = len(Recording.current().entries)
+        matmul(**{name: changes.get(name, array) for name, array in self.arrays.items()})
+        if len(Recording.current().entries) > before + 1:
+            raise StateError(f"{self}: with these arrays the product is several commands, and here is room for one")
+
+    def give_back(self) -> None:
+        pass
+
+
+_Entry = _Call | _Copy | _Fill | _Product
 #: Keywords of a kernel's call that are not arguments of the kernel.
 _OPTIONS = ("threads", "group_size", "threadgroups", "arg_casts", "threadgroup_memory")
 
@@ -199,7 +231,7 @@ class Recording(Stream):
 
     def refuse(self, what: str) -> NoReturn:
         """Raise that something cannot be recorded; the graph is lost with it."""
-        self.refused = f"{what} cannot be recorded: a graph holds kernels, copies and fills only"
+        self.refused = f"{what} cannot be recorded: a graph holds kernels, copies, fills and products only"
         raise StateError(f"{self.refused}; do it before mpscffi.record(), or after it")
 
     @property
@@ -249,6 +281,10 @@ class Recording(Stream):
         if not array.is_contiguous or len(pattern) != 1:
             self.refuse(f"filling an array with {value!r} that is not contiguous, or a number of different bytes,")
         self.take_fill_byte(array, pattern.pop())
+
+    def take_product(self, struct: Any, arrays: dict[str, Array], is_whole: bool) -> None:
+        """Take a product of matrices, or one command of those that it is: its filled-in ``mps_matmul``, to keep."""
+        self._add(_Product(struct, arrays, is_whole))
 
     def take_fill_byte(self, array: Array, value: int) -> None:
         """Take a fill of an array in C order with one byte."""
@@ -397,7 +433,7 @@ class Graph(ProcessBound):
             Its place in the order of recording.
         arguments : Mapping, optional
             By slot or by name, as :meth:`Kernel.__call__` takes them, ``threads=`` and the other keywords included. A
-            copy has ``source`` and ``target``, a fill ``array`` and ``value``.
+            copy has ``source`` and ``target``, a fill ``array`` and ``value``, a product ``a``, ``b`` and ``out``.
         **named
             By name.
         """
@@ -442,7 +478,7 @@ class GraphNode(ProcessBound):
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel that is called; None for a copy or a fill."""
+        """The kernel that is called; None for other commands."""
         entry = self.graph._entries[self.index]
         return entry.kernel if isinstance(entry, _Call) else None
 
@@ -454,9 +490,9 @@ class GraphNode(ProcessBound):
 def record(device: Device | None = None) -> Graph:
     """Record what this thread queues in a ``with`` block, instead of running it: ``with record() as graph: ...``.
 
-    Kernels, copies between arrays (``copy_from(..., non_blocking=True)``), ``zeros`` and ``fill_`` with one repeated
-    byte are recorded, and arrays may be made by ``empty`` and ``zeros``. Anything else that needs the stream or an
-    array's contents is a :class:`~mpscffi.errors.StateError`, and the graph is discarded.
+    Kernels, copies between arrays (``copy_from(..., non_blocking=True)``), products of matrices, ``zeros`` and
+    ``fill_`` with one repeated byte are recorded, and arrays may be made by ``empty`` and ``zeros``. Anything else that
+    needs the stream or an array's contents is a :class:`~mpscffi.errors.StateError`, and the graph is discarded.
 
     Parameters
     ----------

@@ -194,11 +194,12 @@ class _Product(NamedTuple):
     right: _Matrix
     result: _Matrix
     stack: tuple[int, ...]
+    is_transposed: bool = False
 
     @property
     def T(self) -> _Product:
         """The product of the transposes, which is the transposed one."""
-        return _Product(self.right.T, self.left.T, self.result.T, self.stack)
+        return _Product(self.right.T, self.left.T, self.result.T, self.stack, not self.is_transposed)
 
 
 def _product(a: Array, b: Array, result: Array) -> _Product:
@@ -300,7 +301,8 @@ def _by_library(product: _Product) -> bool:
             target.rows, target.columns = matrix.columns, matrix.rows
             target.transposed = 1
     stream = _adopting(*(matrix.array for matrix in product[:3]))
-    for run in _runs(product):
+    runs = list(_runs(product))
+    for run in runs:
         call.count = run.length
         for target, matrix, step, offset in zip(targets, product[:3], run.steps, run.offsets, strict=True):
             target.matrix_bytes = step
@@ -310,8 +312,18 @@ def _by_library(product: _Product) -> bool:
             call.left.rows *= run.length
             call.result.rows *= run.length
             call.count = 1
-        check(lib.mps_queue_matmul(stream._pointer, call))
+        if stream._recording is not None:
+            kept = ffi.new("mps_matmul *", call[0])
+            stream._recording.take_product(kept, _by_name(product), is_whole=len(runs) == 1)
+        else:
+            check(lib.mps_queue_matmul(stream._pointer, call))
     return True
+
+
+def _by_name(product: _Product) -> dict[str, Array]:
+    """Return the arrays by their names as arguments of :func:`matmul`."""
+    operands = (product.right, product.left) if product.is_transposed else (product.left, product.right)
+    return {"a": operands[0].array, "b": operands[1].array, "out": product.result.array}
 
 
 def _is_tall(call: Any) -> bool:

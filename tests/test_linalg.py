@@ -272,6 +272,43 @@ def test_streams(way: str) -> None:
     np.testing.assert_allclose(products[-1].numpy(), expected, rtol=1e-3, atol=1e-3 * abs(expected).max())
 
 
+def test_graphs(way: str) -> None:
+    a, b = mpscffi.asarray(_numbers((3, 4), DTYPES[0])), mpscffi.asarray(_numbers((4, 5), DTYPES[0], 1))
+    out, seen = mpscffi.zeros(3, 5), mpscffi.zeros(5, 3)
+    with mpscffi.record() as graph:
+        product = mpscffi.matmul(a, b, out=out)
+        mpscffi.matmul(product.T, a[:, :3].T, out=seen.T.T[:5])
+    assert len(graph) == 2
+    assert not out.numpy().any()
+    for factor in (1, 2):
+        a.copy_from(_numbers((3, 4), DTYPES[0]) * factor)
+        graph.replay()
+        assert_product(out.numpy(), a.numpy(), b.numpy())
+        assert_product(seen.numpy(), out.numpy().T, a.numpy()[:, :3].T)
+    if way == "library":
+        other = mpscffi.asarray(_numbers((3, 4), DTYPES[0], 2))
+        graph[0].set(a=other)
+        graph.replay()
+        assert_product(out.numpy(), other.numpy(), b.numpy())
+        with pytest.raises(errors.InvalidArgumentError, match="mismatch"):
+            graph[0].set(a=b)
+        with pytest.raises(errors.ArgumentTypeError, match="expected one of a, b, out"):
+            graph[0].set(c=b)
+
+
+def test_graphs_with_stacks_at_several_distances(way: str) -> None:
+    a, b = _numbers((2, 1, 3, 4), DTYPES[0]), _numbers((5, 4, 2), DTYPES[0], 1)
+    out = mpscffi.zeros(2, 5, 3, 2)
+    left, right = mpscffi.asarray(a), mpscffi.asarray(b)
+    with mpscffi.record() as graph:
+        mpscffi.matmul(left, right, out=out)
+    graph.replay()
+    assert_product(out.numpy(), a, b)
+    if way == "library":
+        with pytest.raises(errors.StateError, match="several commands"):
+            graph[0].set(a=left)
+
+
 def test_read_only_operands(way: str, device: mpscffi.Device) -> None:
     size = device.page_size
     mapped = np.frombuffer(mmap.mmap(-1, 2 * size), np.uint8)

@@ -20,8 +20,12 @@ typedef struct mps_work {
     };
     mps_copy copy;
     mps_fill fill;
+    const mps_matmul *matmul; /* to be completed by mps_matmul_complete */
   };
 } mps_work;
+
+/* The same product with its defaults filled in; matmul.c. */
+mps_matmul mps_matmul_complete(const mps_matmul *matmul);
 
 struct mps_backend {
   mps_device_kind kind;
@@ -56,8 +60,9 @@ struct mps_backend {
   mps_status (*encode_copy)(mps_queue *queue, mps_buffer *source, uint64_t source_offset, mps_buffer *target,
                             uint64_t target_offset, uint64_t length);
   mps_status (*encode_fill)(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
-  mps_status (*submit)(mps_queue *queue, const mps_work *works, uint32_t count); /* encode all of them, and commit */
-  mps_status (*encode_matmul)(mps_queue *queue, const mps_matmul *matmul);       /* no length is 0, row_bytes are set */
+  mps_status (*submit)(mps_queue *queue, const mps_work *works, uint32_t count);  /* encode all of them, and commit */
+  mps_status (*check_matmul)(const mps_device *device, const mps_matmul *matmul); /* UNSUPPORTED for what it lacks */
+  mps_status (*encode_matmul)(mps_queue *queue, const mps_matmul *matmul); /* complete, no length is 0, checked so */
   mps_status (*encode_signal)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_wait)(mps_queue *queue, mps_event *event, uint64_t value);
   mps_status (*encode_callback)(mps_queue *queue, mps_callback_fn callback, void *user);

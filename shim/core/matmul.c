@@ -1,6 +1,7 @@
 #include "backend.h"
 #include "check.h"
 #include "command.h"
+#include "command.h"
 
 #include <inttypes.h>
 
@@ -64,8 +65,7 @@ static mps_status extent(const char *name, const mps_matrix *matrix, uint64_t co
   return MPS_STATUS_OK;
 }
 
-/* Check an operand and fill in its default. */
-static mps_status check_matrix(const mps_device *device, const char *name, mps_matrix *matrix, uint64_t size,
+static mps_status check_matrix(const mps_device *device, const char *name, const mps_matrix *matrix, uint64_t size,
                                uint64_t count, uint64_t *bytes) {
   MPS_TRY(mps_object_check(matrix->buffer, MPS_KIND_BUFFER, "mps_queue_matmul"));
   MPS_TRY(mps_check_same_device("mps_queue_matmul", device, name, matrix->buffer->device));
@@ -74,9 +74,6 @@ static mps_status check_matrix(const mps_device *device, const char *name, mps_m
                     "mps_queue_matmul: %s.transposed is %" PRIu32 " and .reserved %" PRIu32
                     ", not 0 or 1, and 0: clear the struct before it is filled",
                     name, matrix->transposed, matrix->reserved);
-  }
-  if (matrix->row_bytes == 0 && matrix->columns <= MAX_LENGTH) {
-    matrix->row_bytes = matrix->columns * size;
   }
   MPS_TRY(check_shape(name, matrix, size));
   MPS_TRY(extent(name, matrix, count, bytes));
@@ -126,8 +123,8 @@ static mps_status check_apart(const char *name, const mps_matrix *matrix, uint64
   return MPS_STATUS_OK;
 }
 
-/* Check everything and fill in the defaults. */
-static mps_status check(const mps_device *device, mps_matmul *matmul) {
+/* Check everything, of a product that is complete. */
+static mps_status check(const mps_device *device, const mps_matmul *matmul) {
   uint64_t size = element_size(matmul->data_type);
   if (size == 0) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
@@ -147,16 +144,56 @@ static mps_status check(const mps_device *device, mps_matmul *matmul) {
   return check_apart("right", &matmul->right, right, &matmul->result, result);
 }
 
-/* Sums of no products. What lies between the rows stays. */
+mps_matmul mps_matmul_complete(const mps_matmul *given) {
+  mps_matmul matmul = *given;
+  uint64_t size = element_size(matmul.data_type);
+  mps_matrix *matrices[] = {&matmul.left, &matmul.right, &matmul.result};
+  for (int i = 0; i < 3; i++) {
+    if (matrices[i]->row_bytes == 0) {
+      matrices[i]->row_bytes = matrices[i]->columns * size;
+    }
+  }
+  return matmul;
+}
+
+mps_status mps_matmul_check(const char *function, const mps_device *device, const mps_matmul *given, mps_work *work) {
+  mps_matmul matmul;
+  MPS_TRY(mps_struct_check(function, "mps_matmul", given, sizeof matmul));
+  MPS_TRY(mps_struct_read(function, "mps_matmul", &matmul, sizeof matmul, given, sizeof matmul));
+  matmul = mps_matmul_complete(&matmul);
+  MPS_TRY(check(device, &matmul));
+  const mps_matrix *result = &matmul.result;
+  work->kind = 0;
+  if (matmul.count == 0 || result->rows == 0 || result->columns == 0) {
+    return MPS_STATUS_OK;
+  }
+  if ((matmul.left.transposed ? matmul.left.rows : matmul.left.columns) != 0) {
+    work->kind = MPS_COMMAND_MATMUL;
+    work->matmul = given;
+    return device->backend->check_matmul(device, &matmul);
+  }
+  /* Sums of no products. */
+  uint64_t row = result->columns * element_size(matmul.data_type), whole = result->rows * row;
+  if (result->row_bytes == row && (matmul.count == 1 || result->matrix_bytes == whole)) {
+    work->kind = MPS_COMMAND_FILL;
+    work->fill = (mps_fill){.struct_size = sizeof work->fill,
+                            .buffer = result->buffer,
+                            .offset = result->offset,
+                            .length = matmul.count * whole};
+  } else {
+    work->kind = MPS_MATMUL_ZEROS;
+  }
+  return MPS_STATUS_OK;
+}
+
+/* Row by row: what lies between the rows stays. */
 static mps_status encode_zeros(mps_queue *queue, const mps_matmul *matmul) {
   const mps_matrix *result = &matmul->result;
   uint64_t row = result->columns * element_size(matmul->data_type);
-  bool dense = result->row_bytes == row;
-  uint64_t pieces = dense ? 1 : result->rows, length = dense ? row * result->rows : row;
   for (uint64_t i = 0; i < matmul->count; i++) {
-    for (uint64_t j = 0; j < pieces; j++) {
+    for (uint64_t j = 0; j < result->rows; j++) {
       uint64_t offset = result->offset + i * result->matrix_bytes + j * result->row_bytes;
-      MPS_TRY(queue->device->backend->encode_fill(queue, result->buffer, offset, length, 0));
+      MPS_TRY(mps_queue_fill(queue, result->buffer, offset, row, 0));
     }
   }
   return MPS_STATUS_OK;
@@ -165,15 +202,17 @@ static mps_status encode_zeros(mps_queue *queue, const mps_matmul *matmul) {
 mps_status mps_queue_matmul(mps_queue *queue, const mps_matmul *given) {
   MPS_ENTER(queue, MPS_KIND_QUEUE);
   MPS_REQUIRE(given);
-  mps_matmul matmul;
-  MPS_READ(mps_matmul, result, &matmul, given);
-  matmul.struct_size = sizeof matmul;
-  MPS_TRY(check(queue->device, &matmul));
-  if (matmul.count == 0 || matmul.result.rows == 0 || matmul.result.columns == 0) {
+  mps_work work;
+  MPS_TRY(mps_matmul_check(__func__, queue->device, given, &work));
+  mps_matmul matmul = mps_matmul_complete(given);
+  switch (work.kind) {
+  case 0:
     return MPS_STATUS_OK;
-  }
-  if ((matmul.left.transposed ? matmul.left.rows : matmul.left.columns) == 0) {
+  case MPS_COMMAND_FILL:
+    return mps_queue_fill(queue, work.fill.buffer, work.fill.offset, work.fill.length, 0);
+  case MPS_MATMUL_ZEROS:
     return encode_zeros(queue, &matmul);
+  default:
+    return mps_after_encoding(queue, queue->device->backend->encode_matmul(queue, &matmul));
   }
-  return mps_after_encoding(queue, queue->device->backend->encode_matmul(queue, &matmul));
 }

@@ -43,6 +43,16 @@ static mps_status check_fill(const char *function, const mps_device *device, con
   return mps_fill_check(device, &work->fill);
 }
 
+static mps_status check_matmul(const char *function, const mps_device *device, const mps_matmul *matmul,
+                               mps_work *work) {
+  MPS_TRY(mps_matmul_check(function, device, matmul, work));
+  if (work->kind == MPS_MATMUL_ZEROS) {
+    return mps_fail(MPS_STATUS_UNSUPPORTED, "%s: zeros between gaps are more than one command: fill them row by row",
+                    function);
+  }
+  return MPS_STATUS_OK;
+}
+
 static mps_status check_command(const char *function, const mps_device *device, const mps_command *command,
                                 mps_work *work) {
   if (command->reserved != 0) {
@@ -55,9 +65,12 @@ static mps_status check_command(const char *function, const mps_device *device, 
     return check_copy(function, device, command->u.copy, work);
   case MPS_COMMAND_FILL:
     return check_fill(function, device, command->u.fill, work);
+  case MPS_COMMAND_MATMUL:
+    return check_matmul(function, device, command->u.matmul, work);
   default:
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
-                    "%s: the kind of a command is %" PRIu32 ", not MPS_COMMAND_DISPATCH (1), _COPY (2) or _FILL (3)",
+                    "%s: the kind of a command is %" PRIu32 ", not MPS_COMMAND_DISPATCH (1), _COPY (2), _FILL (3) "
+                    "or _MATMUL (4)",
                     function, command->kind);
   }
 }

@@ -3,6 +3,7 @@
 #include "device.h"
 #include "event.h"
 #include "kernel.h"
+#include "matmul.h"
 #include "queue.h"
 
 const mps_backend mps_host_backend = {
@@ -34,6 +35,7 @@ const mps_backend mps_host_backend = {
     .encode_copy = host_encode_copy,
     .encode_fill = host_encode_fill,
     .submit = host_submit,
+    .check_matmul = host_matmul_check,
     .encode_matmul = host_encode_matmul,
     .encode_signal = host_encode_signal,
     .encode_wait = host_encode_wait,

@@ -29,7 +29,9 @@ static mps_matmul_fn get_function(void **user) {
   return function;
 }
 
-mps_status host_matmul_check(void) {
+mps_status host_matmul_check(const mps_device *device, const mps_matmul *matmul) {
+  (void)device;
+  (void)matmul;
   void *user;
   return get_function(&user) != NULL ? MPS_STATUS_OK
                                      : mps_fail(MPS_STATUS_UNSUPPORTED, "mps_queue_matmul: " NO_FUNCTION);

@@ -5,7 +5,7 @@
 #include "backend.h"
 
 /* UNSUPPORTED if there is no function. */
-mps_status host_matmul_check(void);
+mps_status host_matmul_check(const mps_device *device, const mps_matmul *matmul);
 
 /* Run the function; false and why in `failure` if it failed, or is there no longer. */
 bool host_matmul_run(const mps_matmul *matmul, char *failure, size_t size);

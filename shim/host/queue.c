@@ -229,7 +229,6 @@ mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offse
 
 /* Never at once: the function is the caller's, and may do what cannot be done with the lock held. */
 mps_status host_encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
-  MPS_TRY(host_matmul_check());
   mps_traced traced;
   mps_trace_matmul(&traced, queue, matmul);
   return append_locked(queue->impl, host_command_matmul(matmul), &traced, "matmul");
@@ -373,7 +372,7 @@ mps_status host_commit(mps_queue *queue, uint64_t *serial) {
 /* Of one list, at most so many run on the caller's thread, which has the lock all the while. */
 #define INLINE_WORKS 1024u
 
-/* false if it does not fit into the scratch. */
+/* false if it cannot run here, or does not fit into the scratch. */
 static bool bind_work(host_work *work, const mps_work *given, char scratch[HOST_SCRATCH_BYTES]) {
   switch (given->kind) {
   case MPS_COMMAND_COPY:
@@ -383,6 +382,8 @@ static bool bind_work(host_work *work, const mps_work *given, char scratch[HOST_
   case MPS_COMMAND_FILL:
     host_work_fill(work, given->fill.buffer, given->fill.offset, given->fill.length, (uint8_t)given->fill.value);
     return true;
+  case MPS_COMMAND_MATMUL:
+    return false; /* see host_encode_matmul */
   default:
     return host_work_bind(work, given->dispatch, given->grid, given->group, true, scratch, HOST_SCRATCH_BYTES);
   }
@@ -395,6 +396,10 @@ static host_command *make_command(const mps_work *given) {
                              given->copy.target_offset, given->copy.length);
   case MPS_COMMAND_FILL:
     return host_command_fill(given->fill.buffer, given->fill.offset, given->fill.length, (uint8_t)given->fill.value);
+  case MPS_COMMAND_MATMUL: {
+    mps_matmul matmul = mps_matmul_complete(given->matmul);
+    return host_command_matmul(&matmul);
+  }
   default:
     return host_command_dispatch(given->dispatch, given->grid, given->group);
   }
@@ -407,6 +412,9 @@ static void trace_work(mps_traced *traced, mps_queue *queue, const mps_work *giv
     break;
   case MPS_COMMAND_FILL:
     mps_trace_command(traced, queue, MPS_TRACE_FILL, given->fill.length);
+    break;
+  case MPS_COMMAND_MATMUL:
+    mps_trace_matmul(traced, queue, given->matmul);
     break;
   default:
     mps_trace_dispatch(traced, queue, given->dispatch, given->grid, given->group);

@@ -540,53 +540,6 @@ MPS_API mps_status mps_queue_copy(mps_queue *queue, mps_buffer *source, uint64_t
 MPS_API mps_status mps_queue_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length,
                                   uint8_t value);
 
-/* ---------------------------------------------------------------- command lists */
-
-typedef struct mps_copy {
-  size_t struct_size;
-  mps_buffer *source;
-  uint64_t source_offset;
-  mps_buffer *target;
-  uint64_t target_offset;
-  uint64_t length; /* bytes */
-} mps_copy;
-
-typedef struct mps_fill {
-  size_t struct_size;
-  mps_buffer *buffer;
-  uint64_t offset;
-  uint64_t length; /* bytes */
-  uint32_t value;  /* of each byte: 0 to 255 */
-  uint32_t reserved;
-} mps_fill;
-
-typedef enum mps_command_kind {
-  MPS_COMMAND_DISPATCH = 1, /* as mps_queue_dispatch */
-  MPS_COMMAND_COPY = 2,     /* as mps_queue_copy */
-  MPS_COMMAND_FILL = 3      /* as mps_queue_fill */
-} mps_command_kind;
-
-/* One entry of a list of commands, which may be kept and used again. Of this struct, which stands in arrays, the size
- * never changes; what it points to begins with a struct_size. */
-typedef struct mps_command {
-  uint32_t kind; /* mps_command_kind */
-  uint32_t reserved;
-  union {
-    const mps_dispatch *dispatch;
-    const mps_copy *copy;
-    const mps_fill *fill;
-  } u;
-} mps_command;
-
-/* Encode a list of commands, in its order and with no command of another thread in between, behind what is encoded
- * already, and commit all of it as one command buffer. All commands are checked before one of them is encoded. The list
- * and what it points to may be changed or freed afterwards. Errors: those of the commands' own functions, with the
- * number of the command; OUT_OF_MEMORY, after which the first commands of the list may run. Since 1. */
-MPS_API mps_status mps_queue_submit(mps_queue *queue, const mps_command *commands, uint32_t count);
-
-/* Check a command as mps_queue_submit does, for queues of `device`. Since 1. */
-MPS_API mps_status mps_command_check(mps_device *device, const mps_command *command);
-
 /* ---------------------------------------------------------------- matrix product */
 
 /* Matrices of one shape in a buffer, row after row. The gap behind a row belongs to it, also to the last one: rows *
@@ -628,6 +581,55 @@ typedef mps_status (*mps_matmul_fn)(void *user, const mps_matmul *matmul, const 
 /* Set, or with NULL remove, the host device's function for products. Work that was encoded before and has not begun
  * uses the new one. Since 1. */
 MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user);
+
+/* ---------------------------------------------------------------- command lists */
+
+typedef struct mps_copy {
+  size_t struct_size;
+  mps_buffer *source;
+  uint64_t source_offset;
+  mps_buffer *target;
+  uint64_t target_offset;
+  uint64_t length; /* bytes */
+} mps_copy;
+
+typedef struct mps_fill {
+  size_t struct_size;
+  mps_buffer *buffer;
+  uint64_t offset;
+  uint64_t length; /* bytes */
+  uint32_t value;  /* of each byte: 0 to 255 */
+  uint32_t reserved;
+} mps_fill;
+
+typedef enum mps_command_kind {
+  MPS_COMMAND_DISPATCH = 1, /* as mps_queue_dispatch */
+  MPS_COMMAND_COPY = 2,     /* as mps_queue_copy */
+  MPS_COMMAND_FILL = 3,     /* as mps_queue_fill */
+  MPS_COMMAND_MATMUL = 4    /* as mps_queue_matmul; UNSUPPORTED for sums of no products between gaps */
+} mps_command_kind;
+
+/* One entry of a list of commands, which may be kept and used again. Of this struct, which stands in arrays, the size
+ * never changes; what it points to begins with a struct_size. */
+typedef struct mps_command {
+  uint32_t kind; /* mps_command_kind */
+  uint32_t reserved;
+  union {
+    const mps_dispatch *dispatch;
+    const mps_copy *copy;
+    const mps_fill *fill;
+    const mps_matmul *matmul;
+  } u;
+} mps_command;
+
+/* Encode a list of commands, in its order and with no command of another thread in between, behind what is encoded
+ * already, and commit all of it as one command buffer. All commands are checked before one of them is encoded. The list
+ * and what it points to may be changed or freed afterwards. Errors: those of the commands' own functions, with the
+ * number of the command; OUT_OF_MEMORY, after which the first commands of the list may run. Since 1. */
+MPS_API mps_status mps_queue_submit(mps_queue *queue, const mps_command *commands, uint32_t count);
+
+/* Check a command as mps_queue_submit does, for queues of `device`. Since 1. */
+MPS_API mps_status mps_command_check(mps_device *device, const mps_command *command);
 
 /* ---------------------------------------------------------------- capture */
 

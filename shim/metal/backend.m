@@ -33,6 +33,7 @@ const mps_backend mps_metal_backend = {
     .encode_copy = metal_encode_copy,
     .encode_fill = metal_encode_fill,
     .submit = metal_submit,
+    .check_matmul = metal_check_matmul,
     .encode_matmul = metal_encode_matmul,
     .encode_signal = metal_encode_signal,
     .encode_wait = metal_encode_wait,

@@ -255,6 +255,10 @@ static mps_status encode_work(metal_queue *queue, const mps_device *device, cons
   case MPS_COMMAND_FILL:
     return encode_fill(queue, device, work->fill.buffer, work->fill.offset, work->fill.length,
                        (uint8_t)work->fill.value);
+  case MPS_COMMAND_MATMUL: {
+    mps_matmul matmul = mps_matmul_complete(work->matmul);
+    return metal_encode_matmul_locked(queue, device, &matmul);
+  }
   default:
     return encode_dispatch(queue, device, work->dispatch, work->grid, work->group);
   }

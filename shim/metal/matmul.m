@@ -70,7 +70,8 @@ static mps_status encode_all(metal_segment *segment, MPSMatrixMultiplication *ke
   return MPS_STATUS_OK;
 }
 
-static mps_status encode(metal_queue *queue, const mps_device *device, const mps_matmul *matmul) {
+/* With the encoding lock, in a pool. */
+mps_status metal_encode_matmul_locked(metal_queue *queue, const mps_device *device, const mps_matmul *matmul) {
   bool regular = is_regular(&matmul->left) && is_regular(&matmul->right) && is_regular(&matmul->result);
   uint64_t at_once = regular ? matmul->count : 1;
   metal_segment *segment;
@@ -95,20 +96,24 @@ static mps_status encode(metal_queue *queue, const mps_device *device, const mps
   return status;
 }
 
-mps_status metal_encode_matmul(mps_queue *handle, const mps_matmul *matmul) {
-  metal_queue *queue = handle->impl;
+mps_status metal_check_matmul(const mps_device *device, const mps_matmul *matmul) {
   if (matmul->data_type == MPS_DATA_BFLOAT) {
     return mps_fail(MPS_STATUS_UNSUPPORTED,
                     "mps_queue_matmul: Metal Performance Shaders multiply no matrices of MPS_DATA_BFLOAT, only "
                     "MPS_DATA_FLOAT and MPS_DATA_HALF: run a kernel of your own");
   }
+  if (!MPSSupportsMTLDevice(metal_gpu(device))) {
+    return mps_fail(MPS_STATUS_UNSUPPORTED, "mps_queue_matmul: Metal Performance Shaders do not support '%s'",
+                    device->info.name);
+  }
+  return MPS_STATUS_OK;
+}
+
+mps_status metal_encode_matmul(mps_queue *handle, const mps_matmul *matmul) {
+  metal_queue *queue = handle->impl;
   pthread_mutex_lock(&queue->encoding);
   mps_status status = metal_guard("encoding a product of matrices", ^mps_status {
-    if (!MPSSupportsMTLDevice(metal_gpu(handle->device))) {
-      return mps_fail(MPS_STATUS_UNSUPPORTED, "Metal Performance Shaders do not support '%s'",
-                      handle->device->info.name);
-    }
-    return encode(queue, handle->device, matmul);
+    return metal_encode_matmul_locked(queue, handle->device, matmul);
   });
   pthread_mutex_unlock(&queue->encoding);
   return status;

@@ -189,6 +189,8 @@ mps_status metal_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sour
                              uint64_t target_offset, uint64_t length);
 mps_status metal_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offset, uint64_t length, uint8_t value);
 mps_status metal_submit(mps_queue *queue, const mps_work *works, uint32_t count);
+mps_status metal_check_matmul(const mps_device *device, const mps_matmul *matmul);
+mps_status metal_encode_matmul_locked(metal_queue *queue, const mps_device *device, const mps_matmul *matmul);
 mps_status metal_encode_matmul(mps_queue *queue, const mps_matmul *matmul); /* matmul.m */
 mps_status metal_encode_signal(mps_queue *queue, mps_event *event, uint64_t value);
 mps_status metal_encode_wait(mps_queue *queue, mps_event *event, uint64_t value);

@@ -62,11 +62,11 @@ static void test_nothing_to_do(void) {
   call = right_call(); /* sums of nothing */
   call.left.columns = call.right.columns = 0;
   EXPECT_OK(mps_queue_matmul(queue, &call));
-  EXPECT_EQUAL(fake.fills, 2);
+  EXPECT_EQUAL(fake.fills, 1);
   call.result.row_bytes = 24;
   call.result.matrix_bytes = 72;
   EXPECT_OK(mps_queue_matmul(queue, &call)); /* row by row */
-  EXPECT_EQUAL(fake.fills, 8);
+  EXPECT_EQUAL(fake.fills, 7);
   EXPECT_EQUAL(fake.matmuls, before);
 }
 
@@ -114,6 +114,35 @@ static void test_refusals(mps_buffer *foreign) {
   EXPECT_REFUSED((call.right.buffer = c, call.right.offset = 0), INVALID_ARGUMENT, "are also right");
 }
 
+static void test_lists(void) {
+  mps_matmul calls[] = {right_call(), right_call(), right_call(), right_call()};
+  calls[1].count = 0;
+  calls[2].left.columns = calls[2].right.columns = 0;
+  mps_command list[] = {{.kind = MPS_COMMAND_MATMUL, .u.matmul = &calls[0]},
+                        {.kind = MPS_COMMAND_MATMUL, .u.matmul = &calls[1]},
+                        {.kind = MPS_COMMAND_MATMUL, .u.matmul = &calls[2]},
+                        {.kind = MPS_COMMAND_MATMUL, .u.matmul = &calls[3]}};
+  int matmuls = fake.matmuls, fills = fake.fills;
+  EXPECT_OK(mps_queue_submit(queue, list, 4));
+  EXPECT_EQUAL(fake.matmuls, matmuls + 2);
+  EXPECT_EQUAL(fake.fills, fills + 1);
+  EXPECT_EQUAL(fake.matmul.left.row_bytes, 16);
+
+  calls[3].left.columns = 5;
+  EXPECT_FAIL(mps_queue_submit(queue, list, 4), INVALID_ARGUMENT, "commands[3]: mps_queue_matmul: a 3 x 5 matrix");
+  calls[3].left.columns = 4;
+  calls[3].data_type = MPS_DATA_HALF;
+  fake.lacks_half = true;
+  EXPECT_FAIL(mps_command_check(device, &list[3]), UNSUPPORTED, "made to lack halves");
+  EXPECT_FAIL(mps_queue_submit(queue, list, 4), UNSUPPORTED, "commands[3]: made to lack halves");
+  fake.lacks_half = false;
+  calls[2].result.matrix_bytes = 64;
+  EXPECT_FAIL(mps_queue_submit(queue, list, 4), UNSUPPORTED, "commands[2]: mps_queue_submit: zeros between gaps");
+  list[3].u.matmul = NULL;
+  EXPECT_FAIL(mps_command_check(device, &list[3]), INVALID_ARGUMENT, "the pointer to mps_matmul must not be NULL");
+  EXPECT_EQUAL(fake.matmuls, matmuls + 2);
+}
+
 int main(void) {
   mps_device *other;
   EXPECT_OK(mps_device_create(MPS_DEVICE_HOST, 0, &device));
@@ -126,6 +155,7 @@ int main(void) {
   test_right_calls();
   test_nothing_to_do();
   test_refusals(foreign);
+  test_lists();
   EXPECT_OK(mps_buffer_release(foreign));
   EXPECT_OK(mps_buffer_release(a));
   EXPECT_OK(mps_buffer_release(b));

@@ -158,6 +158,10 @@ static mps_status submit(mps_queue *queue, const mps_work *works, uint32_t count
     case MPS_COMMAND_COPY:
       fake.copies++;
       break;
+    case MPS_COMMAND_MATMUL:
+      fake.matmuls++;
+      fake.matmul = mps_matmul_complete(works[i].matmul);
+      break;
     default:
       fake.fills++;
       break;
@@ -165,6 +169,12 @@ static mps_status submit(mps_queue *queue, const mps_work *works, uint32_t count
   }
   fake.commits++;
   return MPS_STATUS_OK;
+}
+
+static mps_status check_matmul(const mps_device *device, const mps_matmul *matmul) {
+  (void)device;
+  return fake.lacks_half && matmul->data_type == MPS_DATA_HALF ? mps_fail(MPS_STATUS_UNSUPPORTED, "made to lack halves")
+                                                               : MPS_STATUS_OK;
 }
 
 static mps_status encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
@@ -444,6 +454,7 @@ const mps_backend mps_host_backend = {
     .encode_copy = encode_copy,
     .encode_fill = encode_fill,
     .submit = submit,
+    .check_matmul = check_matmul,
     .encode_matmul = encode_matmul,
     .encode_signal = encode_event,
     .encode_wait = encode_event,

@@ -11,6 +11,7 @@ typedef struct fake_state {
   int commits;
   int dispatches, copies, fills, matmuls, waits;
   mps_matmul matmul;    /* the last one */
+  bool lacks_half;      /* for products */
   mps_status fail_wait; /* what the next wait of a queue returns, once */
   uint32_t grid[3], group[3];
   mps_queue *closed_queue;

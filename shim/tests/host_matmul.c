@@ -142,6 +142,22 @@ static void test_order(mps_queue *queue) {
   EXPECT_OK(mps_pipeline_release(pipeline));
 }
 
+/* In a list, between a fill and a copy. */
+static void test_list(mps_queue *queue) {
+  operands o = make_operands();
+  mps_buffer *seen = make_buffer(16);
+  mps_fill fill = {.struct_size = sizeof fill, .buffer = o.left, .offset = 12, .length = 12};
+  mps_copy copy = {.struct_size = sizeof copy, .source = o.result, .target = seen, .length = 16};
+  mps_command list[] = {{.kind = MPS_COMMAND_FILL, .u.fill = &fill},
+                        {.kind = MPS_COMMAND_MATMUL, .u.matmul = &o.call},
+                        {.kind = MPS_COMMAND_COPY, .u.copy = &copy}};
+  EXPECT_OK(mps_queue_submit(queue, list, 3));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_FLOATS(seen, 22, 28, 0, 0);
+  EXPECT_OK(mps_buffer_release(seen));
+  free_operands(o);
+}
+
 static void test_functions(mps_queue *queue) {
   operands o = make_operands();
   EXPECT_OK(mps_matmul_set(NULL, NULL));
@@ -177,6 +193,7 @@ int main(int argc, char **argv) {
   mps_queue *queue = make_queue("products");
   test_layouts(queue);
   test_order(queue);
+  test_list(queue);
   if (!on_metal) {
     test_functions(queue);
   }
