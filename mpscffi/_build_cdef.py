@@ -74,8 +74,8 @@ typedef struct DLManagedTensorVersioned {
 } DLManagedTensorVersioned;
 void mpscffi_close(void);
 void mpscffi_let_go(void *user, void *pointer, uint64_t length);
-DLManagedTensor *mpscffi_new_tensor(int32_t ndim);
-DLManagedTensorVersioned *mpscffi_new_versioned(int32_t ndim);
+void *mpscffi_new_tensor(int versioned, uint64_t flags, DLDevice device, uint8_t code, uint8_t bits, uintptr_t data,
+                         uint64_t byte_offset, int32_t ndim, const int64_t *numbers, void *token);
 void mpscffi_delete_tensor(void *user, void *pointer, uint64_t length);
 void mpscffi_delete_versioned(void *user, void *pointer, uint64_t length);
 static const char mpscffi_name[];

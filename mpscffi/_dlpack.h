@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 typedef struct {
@@ -95,26 +96,25 @@ static void delete_versioned(DLManagedTensorVersioned *self) {
   mpscffi_let_go(token, NULL, 0);
 }
 
-/* With room for shape and strides behind it, all zeros; NULL without memory. */
-static DLManagedTensor *mpscffi_new_tensor(int32_t ndim) {
-  DLManagedTensor *tensor = calloc(1, sizeof *tensor + 2 * sizeof(int64_t) * (size_t)ndim);
-  if (tensor != NULL) {
-    tensor->deleter = delete_plain;
-    tensor->dl_tensor.ndim = ndim;
-    tensor->dl_tensor.shape = (int64_t *)(tensor + 1);
-    tensor->dl_tensor.strides = tensor->dl_tensor.shape + ndim;
+/* A DLManagedTensorVersioned or a DLManagedTensor. `numbers` are shape and strides, one after the other, and copied.
+ * NULL without memory. */
+static void *mpscffi_new_tensor(int versioned, uint64_t flags, DLDevice device, uint8_t code, uint8_t bits,
+                                uintptr_t data, uint64_t byte_offset, int32_t ndim, const int64_t *numbers,
+                                void *token) {
+  size_t size = versioned ? sizeof(DLManagedTensorVersioned) : sizeof(DLManagedTensor);
+  size_t bytes = 2 * (size_t)ndim * sizeof *numbers;
+  char *tensor = malloc(size + bytes);
+  if (tensor == NULL) {
+    return NULL;
   }
-  return tensor;
-}
-
-static DLManagedTensorVersioned *mpscffi_new_versioned(int32_t ndim) {
-  DLManagedTensorVersioned *tensor = calloc(1, sizeof *tensor + 2 * sizeof(int64_t) * (size_t)ndim);
-  if (tensor != NULL) {
-    tensor->version = (DLPackVersion){1, 0};
-    tensor->deleter = delete_versioned;
-    tensor->dl_tensor.ndim = ndim;
-    tensor->dl_tensor.shape = (int64_t *)(tensor + 1);
-    tensor->dl_tensor.strides = tensor->dl_tensor.shape + ndim;
+  int64_t *kept = (int64_t *)(void *)(tensor + size);
+  memcpy(kept, numbers, bytes);
+  DLTensor described = {(void *)data, device, ndim, {code, bits, 1}, kept, kept + ndim, byte_offset};
+  if (versioned) {
+    *(DLManagedTensorVersioned *)(void *)tensor =
+        (DLManagedTensorVersioned){{1, 0}, token, delete_versioned, flags, described};
+  } else {
+    *(DLManagedTensor *)(void *)tensor = (DLManagedTensor){described, token, delete_plain};
   }
   return tensor;
 }

@@ -126,7 +126,6 @@ class Lib:
     mpscffi_name: CData
     mpscffi_name_versioned: CData
     mpscffi_new_tensor: CData
-    mpscffi_new_versioned: CData
     mpscffi_philox: CData
     mpscffi_release: CData
     mpscffi_stream_offset: CData

@@ -7,12 +7,13 @@ lie where the CPU sees it.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpscffi import device as _device
-from mpscffi._callbacks import keep
+from mpscffi._callbacks import discard, keep
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.adopt import array_over, block_over, note_copy, page_fault
 from mpscffi.array import Array, _c_strides, _filled_from
@@ -100,33 +101,46 @@ def export(array: Array, stream: Any, max_version: Any, dl_device: Any, copy: An
             "__dlpack__: a capsule before DLPack 1.0 cannot say that an array is read-only: ask by max_version=(1, 0), "
             "or for a copy"
         )
-    code = _CODES.get(array.dtype.name)
-    if code is None:
-        raise BufferError(f"__dlpack__: DLPack has no type for elements of {array.dtype}")
-    strides = [divmod(stride, array.itemsize) for stride in array.strides]
-    if any(rest for _, rest in strides):
-        raise BufferError(f"__dlpack__: the strides {array.strides} are no multiples of the {array.itemsize} bytes")
-    wait_for_block(array._block)
-    tensor = (lib.mpscffi_new_versioned if versioned else lib.mpscffi_new_tensor)(array.ndim)
-    if tensor == ffi.NULL:
-        raise OutOfMemoryError("__dlpack__: no memory for a DLPack tensor")
-    if versioned:
-        tensor.flags = (0 if array._writable else READ_ONLY) | (IS_COPIED if copy else 0)
-    described = tensor.dl_tensor
-    described.device.device_type, described.device.device_id = device
-    described.dtype.code, described.dtype.bits, described.dtype.lanes = *code, 1
-    described.shape[0 : array.ndim] = list(array.shape)
-    described.strides[0 : array.ndim] = [stride for stride, _ in strides]
+    code, bits = _code_of(array.dtype)
+    numbers = ffi.new("int64_t[]", [*array.shape, *_in_elements(array)])
+    data, offset = array._block.address + array._offset, 0
     if device[0] == METAL:
         native = ffi.new("void **")
         check(lib.mps_buffer_native(array._block.pointer, native))
-        described.data = native[0]
-        described.byte_offset = array._offset
-    elif array.size:
-        # Consumers are known that forget the offset.
-        described.data = ffi.cast("void *", array._block.address + array._offset)
-    tensor.manager_ctx = keep(array)
+        data, offset = int(ffi.cast("uintptr_t", native[0])), array._offset
+    elif not array.size:
+        data = 0
+    wait_for_block(array._block)
+    flags = (0 if array._writable else READ_ONLY) | (IS_COPIED if copy else 0)
+    token = keep(array)
+    tensor = lib.mpscffi_new_tensor(
+        versioned, flags, _dl_device(device), code, bits, data, offset, array.ndim, numbers, token
+    )
+    if not tensor:
+        discard(token)
+        raise OutOfMemoryError("__dlpack__: no memory for a DLPack tensor")
     return _capsule_new(int(ffi.cast("uintptr_t", tensor)), _VERSIONED if versioned else _PLAIN, _capsule_end)
+
+
+@functools.cache
+def _dl_device(device: tuple[int, int]) -> Any:
+    return ffi.new("DLDevice *", device)[0]
+
+
+@functools.cache
+def _code_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    code = _CODES.get(dtype.name)
+    if code is None:
+        raise BufferError(f"__dlpack__: DLPack has no type for elements of {dtype}")
+    return code
+
+
+def _in_elements(array: Array) -> list[int]:
+    """Return the strides as DLPack counts them."""
+    size = array.itemsize
+    if any(stride % size for stride in array.strides):
+        raise BufferError(f"__dlpack__: the strides {array.strides} are no multiples of an element's {size} bytes")
+    return [stride // size for stride in array.strides]
 
 
 def _pair(value: Any, name: str) -> tuple[int, int]:

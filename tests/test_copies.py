@@ -99,11 +99,11 @@ def test_views_of_private_arrays() -> None:
 @pytest.mark.parametrize("look", [
     lambda a: a.numpy(), np.asarray, lambda a: a.item(0), lambda a: a.tolist(), lambda a: a.__array_interface__,
     lambda a: mps._host_alias_storage(a), lambda a: a.astype("int32"), lambda a: float(a[0]),
-    lambda a: a.__buffer__(0), lambda a: np.from_dlpack(a[:]), np.sin,
+    lambda a: a.__buffer__(0), np.sin,
 ])  # fmt: skip
 def test_the_cpu_does_not_see_private_memory(look: Callable[[mps.Array], Any]) -> None:
     array = mps.zeros(4, storage="private")
-    with pytest.raises((NotImplementedError, BufferError), match="private memory") as caught:
+    with pytest.raises(NotImplementedError, match="private memory") as caught:
         look(array)
     assert ".copy()" in str(caught.value)
     assert isinstance(caught.value, mps.Error)
