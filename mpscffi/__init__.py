@@ -51,7 +51,7 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 
-    from mpscffi import random, shader_cache
+    from mpscffi import profiler, random, shader_cache
     from mpscffi.adopt import from_file, from_numpy, from_pointer
     from mpscffi.array import Array, asarray, empty, full, ones, zeros
     from mpscffi.bit_generator import BitGenerator
@@ -145,6 +145,7 @@ __all__ = [
     "memory_limits",
     "ones",
     "permutation",
+    "profiler",
     "rand",
     "randint",
     "randn",
@@ -186,6 +187,7 @@ _LAZY = {
         ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_randint", "fill_uniform"), "mpscffi.random"
     ),
     **dict.fromkeys(("Graph", "GraphNode", "record"), "mpscffi.graph"),
+    "profiler": "mpscffi.profiler",
     "shader_cache": "mpscffi.shader_cache",
     **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     **dict.fromkeys(("ShaderMessage", "set_shader_log"), "mpscffi.shader_log"),

@@ -169,7 +169,19 @@ def _open(backend: str, index: int = 0) -> Device:
         device = _opened.get((backend, index))
         if device is None:
             device = _opened[backend, index] = Device(backend, index)
+            if len(_opened) == 1:
+                _profile_from_environment()
         return device
+
+
+def _profile_from_environment() -> None:
+    from mpscffi.config import settings
+
+    wanted = settings()
+    if wanted.log_profile_info or wanted.trace_signposts:
+        from mpscffi.profile_log import begin
+
+        begin(wanted.log_profile_info, wanted.trace_signposts)
 
 
 def device_count() -> int:

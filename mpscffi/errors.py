@@ -27,6 +27,7 @@ __all__ = [
     "InvalidHandleError",
     "KernelNotFoundError",
     "LimitExceededError",
+    "ModeTypeError",
     "NotFoundError",
     "OutOfMemoryError",
     "StateError",
@@ -46,6 +47,10 @@ class InvalidArgumentError(Error, ValueError):
 
 class ArgumentTypeError(Error, TypeError):
     """An argument is of a type, or of an element type, that cannot be taken."""
+
+
+class ModeTypeError(AttributeError, ArgumentTypeError):
+    """A profiler's mode is no text."""
 
 
 class ConfigError(Error, ValueError):

@@ -246,6 +246,7 @@ static void put_buffer(const mps_traced *traced, const mps_buffer *buffer, uint6
   record.name = mps_trace_name_of(buffer->label != NULL ? buffer->label : "")->text;
   record.bytes = buffer->length - offset;
   record.serial = slot;
+  record.grid[0] = atomic_load_explicit(&buffer->object.references, memory_order_relaxed);
   record.object = (uintptr_t)buffer;
   put(&record);
 }

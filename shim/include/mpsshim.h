@@ -731,7 +731,7 @@ typedef struct mps_trace_record {
   uint64_t bytes;
   uint64_t serial;  /* COMMAND_BUFFER: its serial; ARGUMENT: the slot */
   uint64_t object;  /* of buffers and heaps: tells live ones apart; ARGUMENT: the buffer */
-  uint32_t grid[3]; /* threads */
+  uint32_t grid[3]; /* threads; ARGUMENT: the first is how often the buffer is held */
   uint32_t group[3];
   uint32_t together; /* commands, this one included, that start and end are the times of: 1 for times of its own */
   uint32_t reserved;
