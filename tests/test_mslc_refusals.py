@@ -190,6 +190,26 @@ def test_calls_that_metal_takes() -> None:
     assert errors(in_kernel(body)) == []
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "kernel void probe_me(device int *x) { x[0] = 1; }\nkernel void b(device int *x) { probe_me(x); }",
+        "template <class T> kernel void probe_me(device T *x) { }\nkernel void b(device int *x) { probe_me<int>(x); }",
+        "fragment void probe_me(device int *x) { x[0] = 1; }\nkernel void b(device int *x) { ::probe_me(x); }",
+    ],
+)
+def test_kernels_call_no_kernels(source: str) -> None:
+    (found,) = errors(source)
+    assert found.startswith("4:")
+    assert "error: kernel 'b' cannot call 'probe_me', which is called by Metal alone" in found
+
+
+def test_functions_that_have_the_name_of_a_kernel_may_be_called() -> None:
+    source = "int a(int x) { return x; }\nkernel void a(device int *x) { x[0] = a(1); }\n"
+    source += "kernel void b(device int *x) { int a = 2; x[0] = a; }"
+    assert errors(source) == []
+
+
 def test_all_that_is_refused_is_told_at_once() -> None:
     assert errors("int g = 1;\nkernel int k(device int *x) { static int n = 0; return n; }") == [
         f"3:5: error: program scope variable 'g' {SPACE}",

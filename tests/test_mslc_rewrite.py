@@ -466,7 +466,9 @@ def test_listings_as_text() -> None:
 
 
 def test_a_build_declares_the_other_kernels() -> None:
-    rewriter = Rewriter("kernel void a() {\n int x; } kernel void b() {\n a(); }\nkernel void c() { int y; }")
+    rewriter = Rewriter(
+        "kernel void a() {\n int x; } void h() { a(); } kernel void b() {\n h(); }\nkernel void c() { int y; }"
+    )
     output: Any = rewriter.output(rewriter.entries["b"].kernel)
     text = rewriter.tokens.rendered(output)
     assert "int x" in text

@@ -108,17 +108,15 @@ def test_inputs_of_other_types_are_refused(kind: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "v.xyz.xy = 0;",
-        "v.wx.yx = float2(8, 9);",
-        "v.xyz.xy += 1;",
-        "v.xyz.xy++;",
-        "v.xyz.x = 1;",
+        "v.xyz.xw = 0;",
+        "v.xxy.xy = 0;",
+        "v.xyx.xzy = 0;",
         "v.xyz[1] = 9;",
         "v.xy[0] += 1;",
         "(v + v) = v;",
         "(v + v).xy = 1;",
         "(v + v)[0] = 1;",
-        "p.xyz.xy = 1;",
+        "p.xyz.yy = 1;",
         "p.xy[0] = 1;",
         "(m * m)[0] = 1;",
         "(m * m)[0].x = 1;",
@@ -128,6 +126,31 @@ def test_inputs_of_other_types_are_refused(kind: str) -> None:
 def test_a_write_to_a_copy_is_an_error(statement: str, compiled: Compile) -> None:
     with pytest.raises(CompileError, match="program_source:5:.*error: "):
         values(compiled, f"float4 v(1, 2, 3, 4); packed_float3 p(7, 8, 9); float2x2 m(1);\n{statement} o[0] = v.x;", 1)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("v.xyz.xy = 0;", [0, 0, 3, 4]),
+        ("v.wx.yx = float2(8, 9);", [8, 2, 3, 9]),
+        ("v.zyx.yx += float2(10, 20);", [1, 12, 23, 4]),
+        ("v.xyz.xy++;", [2, 3, 3, 4]),
+        ("++v.rgb.b;", [1, 2, 4, 4]),
+        ("v.wzyx.yzw.zx *= 10;", [10, 2, 30, 4]),
+        ("v.xyz.z = v.xyz.xy.y = 7;", [1, 7, 7, 4]),
+        ("a[1].zw.y = 7; v = a[1];", [1, 1, 1, 7]),
+        ("q->yz.x -= 2; v = *q;", [1, 0, 3, 4]),
+        ("p.zyx.x = 5; v.xyz = p;", [7, 8, 5, 4]),
+        ("s.xyz.x = 6; v = s.xyz;", [6, 0, 0, 0]),
+    ],
+)
+def test_writes_through_swizzles_of_swizzles(statement: str, expected: list[int], compiled: Compile) -> None:
+    setup = "float4 v(1, 2, 3, 4); packed_float3 p(7, 8, 9); float4 a[2] = {1, 1}; thread float4* q = &v;"
+    declaration = ""
+    if "s." in statement:
+        declaration, setup = "struct S { float4 xyz; };", setup + "S s = {float4(0)};"
+    write = "o[0] = v.x; o[1] = v.y; o[2] = v.z; o[3] = v.w;"
+    assert values(compiled, f"{setup} {statement} {write}", 4, declaration) == expected
 
 
 def test_writes_to_vectors_and_reads_of_copies(compiled: Compile) -> None:

@@ -5,6 +5,8 @@ Each function yields the message and the token that it is about.
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -68,6 +70,17 @@ def refused_words(tokens: Tokens, has_library: bool) -> Refusals:
             yield f"{_UNSUPPORTED_NAMESPACES[word]} not supported on the host device", index
 
 
+@functools.cache
+def _library_words() -> set[str]:
+    """All words in Metal's headers: a kernel may have the name of a function that is there."""
+    words: set[str] = set()
+    for folder, _, names in os.walk(os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")):
+        for name in names:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                words.update(re.findall(r"\w+", file.read()))
+    return words
+
+
 class DeclarationRules:
     """What Metal asks of declarations, beyond what C++ asks.
 
@@ -90,10 +103,12 @@ class DeclarationRules:
         for statement in self._declarations.statements:
             yield from self._variable(statement)
         yield from self._variables_behind_classes()
+        entries = self._entry_functions()
         for function in self._declarations.functions:
             yield from self._body(function)
             if function.stage == "kernel":
                 yield from self._kernel(function)
+                yield from self._calls_of(entries, function)
 
     # ---------------------------------------------------------------- variables
 
@@ -140,6 +155,24 @@ class DeclarationRules:
                 yield from self._static(index)
             elif word in _ASSEMBLY:
                 yield f"'{word}' is not supported in Metal", index
+
+    def _entry_functions(self) -> set[str]:
+        """Names that are of kernels, or graphics functions, and of nothing else."""
+        functions = self._declarations.functions
+        return {item.name for item in functions if item.stage} - {item.name for item in functions if not item.stage}
+
+    def _calls_of(self, names: set[str], function: Function) -> Refusals:
+        for index in range(function.body + 1, function.stop - 1):
+            name = self._text[index]
+            if name not in names or name == function.name or self._text[index - 1] in (".", "->"):
+                continue
+            opening = index + 1
+            if self._text[opening] == "<":
+                closing = self._tokens.try_close_angle(opening)
+                opening = closing + 1 if closing is not None else opening
+            is_declaration = self._tokens.kind[index - 1] == IDENTIFIER and self._text[index - 1] != "return"
+            if self._text[opening] == "(" and not is_declaration and name not in _library_words():
+                yield f"kernel '{function.name}' cannot call '{name}', which is called by Metal alone", index
 
     def _static(self, start: int) -> Refusals:
         """A static variable in a function is a constant, or in threadgroup memory."""

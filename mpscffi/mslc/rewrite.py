@@ -25,6 +25,7 @@ from .lengths import vector_lengths
 from .numbers import integer_value
 from .overloads import Overloads
 from .refusals import DeclarationRules, refused_words
+from .swizzles import written_chains
 from .tokens import IDENTIFIER, NUMBER, Tokens
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Rewriter:
         self._attributes()
         self._literals()
         self._vector_lengths(declarations)
+        self._swizzles()
         overloads = Overloads(self.tokens, self.attributes, declarations)
         self._refuse(overloads.refused)
         for start, stop in overloads.duplicates:
@@ -241,6 +243,10 @@ class Rewriter:
             output[length.first : length.name] = ["int", *[""] * (length.name - length.first - 1)]
             for use in length.uses:
                 output[use] = f"(({length.type_name}){self.tokens.text[use]})"
+
+    def _swizzles(self) -> None:
+        for start, stop, swizzle in written_chains(self.tokens):
+            self.tokens.output[start:stop] = [swizzle, *[""] * (stop - start - 1)]
 
     # ---------------------------------------------------------------- functions and kernels
 
