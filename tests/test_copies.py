@@ -310,3 +310,20 @@ def test_errors_change_nothing() -> None:
             with pytest.raises((errors.InvalidArgumentError, ValueError)):
                 target.copy_from(wrong)
             assert target.to_host().tolist() == [2, 2, 2]
+
+
+def test_widening_and_narrowing_copies_leave_nothing() -> None:
+    values = np.arange(100_000).astype(np.float16)
+
+    def there_and_back() -> int:
+        wide = np.empty(values.shape, np.float32)
+        wide[:] = mps.asarray(values)
+        narrow = mps.empty(values.shape, dtype="float16").copy_from(wide)
+        np.testing.assert_array_equal(narrow.numpy(), values)
+        del narrow
+        gc.collect()
+        mps.synchronize()
+        mps.empty_cache()
+        return mps.driver_allocated_memory()
+
+    assert there_and_back() == there_and_back()
