@@ -12,6 +12,8 @@ from mpscffi.memory.source import DriverMemory
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from os import PathLike
+    from typing import Any
 
     from mpscffi.memory.limits import MemoryLimits
 
@@ -24,9 +26,15 @@ __all__ = [
     "get_per_process_memory_fraction",
     "max_memory_allocated",
     "memory_limits",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
     "recommended_max_memory",
+    "record_memory_history",
     "remove_allocation_failure_callback",
+    "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "save_memory_snapshot",
     "set_cache_limit",
     "set_low_watermark_ratio",
     "set_per_process_memory_fraction",
@@ -48,7 +56,12 @@ def _open(device: Device) -> Allocator:
     from mpscffi.config import settings
 
     chosen = settings()
-    return Allocator(DriverMemory(device), chosen.high_watermark_ratio, chosen.low_watermark_ratio)
+    allocator = Allocator(DriverMemory(device), chosen.high_watermark_ratio, chosen.low_watermark_ratio)
+    if chosen.debug_allocator:
+        from mpscffi.memory.verbosity import Verbosity
+
+        allocator.watch(Verbosity(allocator, chosen.debug_allocator))
+    return allocator
 
 
 # ---- numbers
@@ -79,11 +92,35 @@ def recommended_max_memory() -> int:
     return current_device().recommended_max_working_set
 
 
+def memory_stats() -> dict[str, int]:
+    """Return all statistics of the device in use, under names as ``torch.cuda.memory_stats`` has them.
+
+    See the page on memory for what each counts.
+    """
+    from mpscffi.memory.statistics import statistics
+
+    return statistics(allocator_of(current_device()))
+
+
+def memory_summary() -> str:
+    """Return the statistics as a table for people."""
+    from mpscffi.memory.statistics import summary
+
+    return summary(allocator_of(current_device()))
+
+
 def reset_peak_memory_stats() -> None:
     """Let peaks start again from what is in use now."""
     allocator = allocator_of(current_device())
     allocator.counters.peak = current_allocated_memory()
     allocator.reserved_peak = allocator.reserved
+
+
+def reset_accumulated_memory_stats() -> None:
+    """Let the sums and counts of :func:`memory_stats` start again from 0."""
+    from mpscffi.memory.statistics import reset_accumulated
+
+    reset_accumulated(allocator_of(current_device()))
 
 
 # ---- the cache and limits
@@ -97,6 +134,7 @@ def empty_cache() -> None:
     """
     allocator = allocator_of(current_device())
     allocator.source.commit()
+    allocator.tell("empty_cache", None, 0)
     allocator.release_cached()
 
 
@@ -196,3 +234,43 @@ def remove_allocation_failure_callback(function: Callable[[int], object]) -> Non
         allocator_of(current_device()).failure_callbacks.remove(function)
     except ValueError:
         raise NotFoundError(f"remove_allocation_failure_callback: {function!r} was not added") from None
+
+
+# ---- pictures
+
+
+def record_memory_history(enabled: bool = True, *, stacks: bool = True, max_entries: int = 100_000) -> None:
+    """Start or stop to keep a log of allocations, which :func:`memory_snapshot` then contains.
+
+    Parameters
+    ----------
+    enabled : bool
+        False stops, and forgets the log.
+    stacks : bool
+        Note where in the program each allocation was made.
+    max_entries : int
+        How many events are kept; the oldest go first.
+    """
+    from mpscffi.memory.history import record
+
+    record(allocator_of(current_device()), enabled, stacks, max_entries)
+
+
+def memory_snapshot() -> dict[str, Any]:
+    """Return heaps, blocks, limits, statistics and the log of the device in use, as JSON knows them."""
+    from mpscffi.memory.snapshot import snapshot
+
+    return snapshot(allocator_of(current_device()))
+
+
+def save_memory_snapshot(path: str | PathLike[str]) -> None:
+    """Write :func:`memory_snapshot` to a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        ``.json`` for the snapshot itself, ``.html`` for a picture of heaps and blocks in a page of its own.
+    """
+    from mpscffi.memory.snapshot import save
+
+    save(allocator_of(current_device()), path)

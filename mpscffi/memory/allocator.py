@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY_SECONDS = 10.0
 #: Requested sizes whose class is remembered.
 REMEMBERED_SIZES = 4096
+#: Bytes of blocks of one size that are made in advance.
+MAX_ROW = 64 << 10
 #: A heap that is shared by many blocks takes no more than this part of the room below the limit.
 SHARE_OF_ROOM = 4
 
@@ -79,16 +81,16 @@ class Allocator:
         "_heap_numbers",
         "_host_bound",
         "_inside",
-        "_lock",
         "_private",
         "_reason",
         "_shared",
         "_trim_above",
-        "_watchers",
+        "accumulated_before",
         "counters",
         "failure_callbacks",
         "high_ratio",
         "large",
+        "lock",
         "low_ratio",
         "pending",
         "pools",
@@ -100,6 +102,7 @@ class Allocator:
         "small",
         "source",
         "tally",
+        "watchers",
     )
 
     def __init__(self, source: MemorySource, high_ratio: float, low_ratio: float) -> None:
@@ -111,6 +114,8 @@ class Allocator:
         self.reserved = 0
         self.reserved_peak = 0
         self.tally = Tally()
+        #: What sums were when they were last reset, by their names in the statistics.
+        self.accumulated_before: dict[str, int] = {}
         self.pending = pending = Pending()
         self.small = Pool("small", source, pending)
         self.large = Pool("large", source, pending, is_large=True)
@@ -121,14 +126,14 @@ class Allocator:
         self.failure_callbacks: list[Callable[[int], object]] = []
         self._cache_limit: int | None = None
         self._trim_above = 0
-        self._watchers: tuple[Watcher, ...] = ()
+        self.watchers: tuple[Watcher, ...] = ()
         # Classes by what was asked for. Left empty while somebody watches, so that each allocation is told.
         self._shared: dict[int, SizeClass] = {}
         self._host_bound: dict[int, SizeClass] = {}
         self._private: dict[int, SizeClass] = {}
         self._heap_numbers = itertools.count(1)
         # Re-entrant: a finalizer or a signal handler may allocate while this thread does.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._inside = False
         self._reason = ""
 
@@ -152,7 +157,7 @@ class Allocator:
 
     @cache_limit.setter
     def cache_limit(self, limit: int | None) -> None:
-        with self._lock:
+        with self.lock:
             self._cache_limit = limit
             self._renew_pushes()
             if limit is not None:
@@ -232,8 +237,8 @@ class Allocator:
         else:
             pool = self.small if is_small else self.large
         found = pool.classes.setdefault(rounded, SizeClass(pool, rounded, align))
-        with self._lock:
-            if not self._watchers:
+        with self.lock:
+            if not self.watchers:
                 if len(table) >= REMEMBERED_SIZES:
                     table.clear()
                 table[size] = found
@@ -246,22 +251,22 @@ class Allocator:
         if block is None:
             self.tally.retries += 1
             for step in self.STEPS:
-                self._tell(step.__name__.strip("_"), None, size)
+                self.tell(step.__name__.strip("_"), None, size)
                 step(self, size_class)
                 block = self._attempt(size_class, host_bound)
                 if block is not None:
                     break
             else:
                 self.tally.failures += 1
-                self._tell("out_of_memory", None, size)
+                self.tell("out_of_memory", None, size)
                 raise OutOfMemoryError(self._explain(size_class))
         block.home.taken += 1
-        if self._watchers:
-            self._tell("allocate", block, size)
+        if self.watchers:
+            self.tell("allocate", block, size)
         return block
 
     def _attempt(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
-        with self._lock:
+        with self.lock:
             if self._inside:
                 return self._place_apart(size_class)
             self._inside = True
@@ -314,10 +319,32 @@ class Allocator:
         zeroed = self.source.is_zeroed and offset >= heap.touched
         heap.touched = max(heap.touched, offset + size)
         block.occupy(pointer, address, size_class, self.counters, self._push_of(size_class), zeroed)
+        count = min(size_class.made // 4, MAX_ROW // size)
+        if count and block.after is not None and block.after.pointer is None:
+            self._add_row(block.after, size_class, count)
         return block
 
+    def _add_row(self, free: HeapBlock, size_class: SizeClass, count: int) -> None:
+        """Make blocks of one size in advance, one after the other: where there are many, more are wanted."""
+        pool, heap, size = size_class.pool, free.heap, size_class.size
+        push = self._push_of(size_class)
+        row = []
+        pool.remove_range(free)
+        try:
+            while count and free.size > size and not free.offset % size_class.align:
+                pointer, address = self.source.create_buffer(heap.handle, free.offset, size, pool.is_private)
+                block, free = free, Heap.split(free, size)
+                block.occupy(pointer, address, size_class, self.counters, push, False)
+                row.append(block)
+                count -= 1
+        finally:
+            pool.insert(free)
+            heap.touched = max(heap.touched, free.offset)
+            # The one with the lowest offset is the next.
+            size_class.free.extend(reversed(row))
+
     def _push_of(self, size_class: SizeClass) -> Callable[[Any], object]:
-        if self._watchers or self._cache_limit is not None:
+        if self.watchers or self._cache_limit is not None:
             return self._give
         return size_class.free.append
 
@@ -330,9 +357,7 @@ class Allocator:
 
     def _may_share(self, heap_size: int, room: int | None) -> bool:
         """Return whether there is room for a heap that is not needed as a whole."""
-        if self._cache_limit is not None and self.cached + heap_size > self._cache_limit:
-            return False
-        return room is None or heap_size <= room // SHARE_OF_ROOM
+        return self._cache_takes(heap_size) and (room is None or heap_size <= room // SHARE_OF_ROOM)
 
     def _heap_sizes(self, size: int, pressure: bool) -> list[tuple[int, bool]]:
         """Return what heaps a block may be cut from, the best first, and whether it shares them with others."""
@@ -351,7 +376,16 @@ class Allocator:
         if size > sizes.MAX_SMALL:
             found.append((round_up(size, sizes.ROUND_LARGE), False))
         found.append((round_up(size, page), False))
-        return [(heap, shared) for heap, shared in found if heap >= size and (room is None or heap <= room)]
+        least = found[-1][0]
+        return [
+            (heap, shared)
+            for heap, shared in found
+            if heap >= size and (room is None or heap <= room) and (heap == least or self._cache_takes(heap - size))
+        ]
+
+    def _cache_takes(self, size: int) -> bool:
+        """Return whether the cache may grow by so many bytes."""
+        return self._cache_limit is None or self.cached + size <= self._cache_limit
 
     def _from_new_heap(self, size_class: SizeClass) -> HeapBlock | None:
         pool, size = size_class.pool, size_class.size
@@ -382,7 +416,7 @@ class Allocator:
         self.reserved += size
         self.reserved_peak = max(self.reserved_peak, self.reserved)
         self.tally.heaps_created += 1
-        self._tell("create_heap", heap, size)
+        self.tell("create_heap", heap, size)
         return heap
 
     def _place_apart(self, size_class: SizeClass) -> HeapBlock | None:
@@ -414,7 +448,7 @@ class Allocator:
         heap.pool.drop_heap(heap)
         self.reserved -= heap.size
         self.tally.heaps_released += 1
-        self._tell("release_heap", heap, heap.size)
+        self.tell("release_heap", heap, heap.size)
 
     def _drop_until(self, pool: Pool, enough: int) -> int:
         """Give wholly free heaps back, oldest first, until that is `enough`; return how many bytes it is."""
@@ -433,7 +467,7 @@ class Allocator:
             got = self._drop_until(pool, excess)
             self.tally.collections += 1
             self.tally.collected += got
-            self._tell("collect", None, got)
+            self.tell("collect", None, got)
 
     def release_cached(self, only_idle: bool = False) -> None:
         """Give the heaps that nothing is in back to the driver. Inside of an allocation it does nothing.
@@ -443,7 +477,7 @@ class Allocator:
         only_idle : bool
             Keep those that queued work still uses, since their memory would not come back now.
         """
-        with self._lock:
+        with self.lock:
             if self._inside:
                 return
             self._inside = True
@@ -491,15 +525,15 @@ class Allocator:
 
     def _give(self, block: HeapBlock) -> None:
         """Where blocks are pushed to while somebody watches, or the cache has a limit."""
-        if self._watchers:
-            self._tell("free", block, block.size)
+        if self.watchers:
+            self.tell("free", block, block.size)
         block.home.free.append(block)
         limit = self._cache_limit
-        if limit is not None and self.cached > max(limit, self._trim_above) and self._lock.acquire(blocking=False):
+        if limit is not None and self.cached > max(limit, self._trim_above) and self.lock.acquire(blocking=False):
             try:
                 self._trim(limit)
             finally:
-                self._lock.release()
+                self.lock.release()
 
     def _renew_pushes(self) -> None:
         deferred = self.pending.blocks.append
@@ -512,7 +546,7 @@ class Allocator:
     def sweep(self) -> None:
         """Take back the blocks that were given back while several streams used them, where those are done."""
         if self.pending.blocks:
-            with self._lock:
+            with self.lock:
                 if not self._inside:
                     self._inside = True
                     try:
@@ -535,8 +569,8 @@ class Allocator:
             block.others = None
             block.inherited = False
             block.push = self._push_of(block.home)
-            if self._watchers:
-                self._tell("free", block, block.size)
+            if self.watchers:
+                self.tell("free", block, block.size)
             block.home.free.append(block)
         pending.blocks.extend(busy)
 
@@ -547,7 +581,7 @@ class Allocator:
             callback(size_class.size)
 
     def _release_pool(self, size_class: SizeClass) -> None:
-        with self._lock:
+        with self.lock:
             if not self._inside:
                 self._inside = True
                 try:
@@ -592,20 +626,21 @@ class Allocator:
 
     def watch(self, watcher: Watcher) -> None:
         """Tell a function everything that happens from now on."""
-        with self._lock:
-            self._watchers = (*self._watchers, watcher)
+        with self.lock:
+            self.watchers = (*self.watchers, watcher)
             for table in (self._shared, self._host_bound, self._private):
                 table.clear()
             self._renew_pushes()
 
     def unwatch(self, watcher: Watcher) -> None:
         """Tell it no more."""
-        with self._lock:
-            self._watchers = tuple(one for one in self._watchers if one != watcher)
+        with self.lock:
+            self.watchers = tuple(one for one in self.watchers if one != watcher)
             self._renew_pushes()
 
-    def _tell(self, kind: str, subject: Any, number: int) -> None:
-        for watcher in self._watchers:
+    def tell(self, kind: str, subject: Any, number: int) -> None:
+        """Tell the watchers that something happened."""
+        for watcher in self.watchers:
             watcher(kind, subject, number)
 
 

@@ -151,9 +151,10 @@ class Pool:
             self.remove_range(before)
             Heap.absorb(before, block)
             block = before
-        self._insert(block)
+        self.insert(block)
 
-    def _insert(self, block: HeapBlock) -> None:
+    def insert(self, block: HeapBlock) -> None:
+        """Take up a free range without free neighbours."""
         self.free_bytes += block.size
         same = self._ranges.get(block.size)
         if same is None:
@@ -196,10 +197,10 @@ class Pool:
         gap = -block.offset % align
         if gap:
             rest = Heap.split(block, gap)
-            self._insert(block)
+            self.insert(block)
             block = rest
         if block.size > size:
-            self._insert(Heap.split(block, size))
+            self.insert(Heap.split(block, size))
         return block
 
     # ---- heaps
@@ -226,6 +227,7 @@ class Pool:
             Those that work uses; they are cached as before.
         """
         busy: list[HeapBlock] = []
+        idle: list[HeapBlock] = []
         for size_class in self.cached():
             # Each pop makes a block this function's own, whatever other threads take and give back meanwhile.
             for _ in range(len(size_class.free)):
@@ -236,8 +238,11 @@ class Pool:
                 if block.stream is not None and block.in_use():
                     busy.append(block)
                 else:
-                    block.vacate()
-                    self.add_range(block)
+                    idle.append(block)
+        # Ranges of one size are used in this order: old heaps are filled, so that new ones become free.
+        for block in sorted(idle, key=_place):
+            block.vacate()
+            self.add_range(block)
         for block in busy:
             block.home.free.append(block)
         return busy
@@ -252,3 +257,7 @@ class Pool:
             return []
         below = size + MIN_SPLIT
         return sorted((found for found in self.cached() if size < found.size < below), key=lambda found: found.size)
+
+
+def _place(block: HeapBlock) -> tuple[int, int]:
+    return block.heap.number, block.offset
