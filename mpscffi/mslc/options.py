@@ -30,6 +30,8 @@ class Options:
         Major and minor version of Metal's language, which decides `__METAL_VERSION__`.
     validate : bool
         Check accesses at run time.
+    debug : bool
+        Compile for a debugger: without optimization, with lines and variables. Also by MPSCFFI_SHADER_DEBUG=1.
     fibers : bool
         Internal: run kernels with barriers as fibers, even those that could be loops between their barriers.
 
@@ -38,7 +40,7 @@ class Options:
     RequestError
     """
 
-    __slots__ = ("defines", "fibers", "include_dirs", "language_version", "math_mode", "validate")
+    __slots__ = ("debug", "defines", "fibers", "include_dirs", "language_version", "math_mode", "validate")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Options:
         include_dirs: Sequence[str] = (),
         language_version: tuple[int, int] | None = None,
         validate: bool = False,
+        debug: bool = False,
         fibers: bool = False,
     ) -> None:
         if math_mode not in MATH_MODES:
@@ -64,10 +67,19 @@ class Options:
         self.include_dirs = tuple(include_dirs)
         self.language_version = language_version
         self.validate = validate
+        self.debug = debug or os.environ.get("MPSCFFI_SHADER_DEBUG") == "1"
         self.fibers = fibers or os.environ.get("MPSCFFI_FIBERS") == "1"
 
     def key(self) -> str:
         """Text that differs for options that differ."""
         return repr(
-            (self.math_mode, self.defines, self.include_dirs, self.language_version, self.validate, self.fibers)
+            (
+                self.math_mode,
+                self.defines,
+                self.include_dirs,
+                self.language_version,
+                self.validate,
+                self.debug,
+                self.fibers,
+            )
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import process
 from .errors import CompileError
 from .preprocess import PREDEFINED
-from .target import compile_flags
+from .target import DEBUG, compile_flags
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -38,7 +38,7 @@ class Prelude:
         self._toolchain = toolchain
         self._cache = cache
         self._flags = compile_flags(options.math_mode, toolchain.is_zig)
-        self._flags += ["-I", INCLUDE_DIR]
+        self._flags += ["-I", INCLUDE_DIR, *(DEBUG if options.debug else ())]
         self._version: list[str] = []
         if options.language_version is not None:
             major, minor = options.language_version

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import process
+from .cache import digest
 from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
 from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
@@ -17,7 +18,7 @@ from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
 from .split import NotSplitError, Splitter
-from .target import WARNINGS, compile_flags
+from .target import DEBUG, WARNINGS, compile_flags
 from .tokens import SourceError
 from .values import literal
 
@@ -122,7 +123,8 @@ class Program:
     def _clang(self, *arguments: str) -> list[str]:
         flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
         diagnostics = ["-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=50"]
-        return [*self._toolchain.compiler, "-x", "c++", *flags, *diagnostics, *arguments]
+        debug = DEBUG if self._options.debug else ()
+        return [*self._toolchain.compiler, "-x", "c++", *flags, *debug, *diagnostics, *arguments]
 
     def _preprocessed(self) -> Text:
         if not self._options.defines:
@@ -289,7 +291,7 @@ class Program:
         if self._options.validate:
             with _Workspace() as directory:
                 self._compile_validated(unit, output, directory)
-        else:
+        elif not (self._options.debug and self._compile(self._with_lines(unit), ["-c"], output).status == 0):
             finished = self._compile(unit.text, ["-c"], output)
             if finished.status:
                 raise self._failure(finished, self._log(finished.errors, unit))
@@ -308,6 +310,20 @@ class Program:
         if finished.status:
             raise self._failure(finished, self._log(finished.errors, unit))
         raise CompileError(f"{SOURCE_NAME}: error: code of this source would run when its kernels are loaded\n")
+
+    def _with_lines(self, unit: Unit) -> str:
+        """Return the text of a unit in which a debugger finds the user's files and lines."""
+        source = _file_to_show(self.source)
+        lines = unit.text.split("\n")
+        parts = [*lines[: unit.first - 1]]
+        expected = ("", 0)
+        for number in range(unit.first, unit.last + 1):
+            place = self._line_place(number - unit.first + 1)
+            if (place.file, place.line) != expected:
+                parts.append(f"#line {place.line} {_quoted(source if place.file == SOURCE_NAME else place.file)}")
+            parts.append(lines[number - 1])
+            expected = place.file, place.line + 1
+        return "\n".join([*parts, f'#line {unit.last + 1} "{_UNIT}"', *lines[unit.last :]])
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")
@@ -384,7 +400,7 @@ class Program:
     def _split(self, entry: Entry) -> list[str] | None:
         """Return the tokens of a kernel that waits for other threads as loops between its barriers, if that can be."""
         flags = self._flags(entry) & (_FLAG_FIBERS | _FLAG_VALIDATED)
-        if flags != _FLAG_FIBERS or self._options.fibers:
+        if flags != _FLAG_FIBERS or self._options.fibers or self._options.debug:
             return None
         try:
             return Splitter(self._rewritten, entry.kernel).output()
@@ -526,6 +542,17 @@ class _Workspace:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _file_to_show(source: str) -> str:
+    """Return the path of a file of the name that messages know the source by, with its text: for debuggers to show."""
+    folder = os.path.join(tempfile.gettempdir(), f"mpscffi-debug-{os.getuid()}", digest(source.encode()).hex()[:16])
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, SOURCE_NAME)
+    if not os.path.exists(path):
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(source)
+    return path
 
 
 def _dependencies(text: str) -> list[str]:

@@ -64,6 +64,8 @@ WARNINGS = (
     "-Wno-unused-template",
     "-Wno-unneeded-internal-declaration",
 )
+# For kernels that are looked at in a debugger.
+DEBUG = ("-O0", "-g", "-gdwarf-4", "-fno-limit-debug-info")
 # Metal contracts a * b + c in every mode, unless the source says otherwise.
 _MATH = {
     "safe": ("-ffp-contract=fast-honor-pragmas",),

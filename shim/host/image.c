@@ -235,6 +235,12 @@ static void *load_from_temporary_file(const char *data, size_t size) {
   return handle;
 }
 
+/* Debuggers find what is loaded by its path, and so do not find what was loaded from memory. */
+static bool is_for_debugger(void) {
+  const char *value = getenv("MPSCFFI_SHADER_DEBUG");
+  return value != NULL && strcmp(value, "1") == 0;
+}
+
 static mps_status check_library(const mslc_library *library, const char *name) {
   if (library == NULL || library->magic != MSLC_LIBRARY_MAGIC) {
     return refuse(name, "is a shared object with another " MSLC_LIBRARY_SYMBOL);
@@ -253,7 +259,7 @@ mps_status host_image_open(const void *data, size_t size, const char *name, host
   if (image == NULL) {
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory to load %s", name);
   }
-  image->handle = load_from_memory(data, size);
+  image->handle = is_for_debugger() ? NULL : load_from_memory(data, size);
   if (image->handle == NULL) {
     image->handle = load_from_temporary_file(data, size);
   }
