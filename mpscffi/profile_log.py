@@ -137,7 +137,8 @@ class Log(Trace):
         self.statistics = Statistics()
         self._arguments: dict[int, list[str]] = {}
         self._runs: dict[tuple[str, str], int] = {}
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._kernels: dict[str, int] = {}
+        self._fallbacks: dict[str, int] = {}
 
     def take(self, records: list[Record]) -> None:
         """Write lines and add up."""
@@ -160,13 +161,14 @@ class Log(Trace):
 
     def _line(self, record: Record) -> str:
         key = record.kind, record.name
-        number = self._numbers.setdefault(key, len(self._numbers) + 1)
         run = self._runs[key] = self._runs.get(key, 0) + 1
         if record.kind in ("copy", "fill"):
             text = f"Blit: {record.name}, length={record.bytes}, run={run}"
+        elif record.kind == "fallback":
+            text = f"mps::{record.name} (id=C{_number(self._fallbacks, record.name)}, run={run})"
         else:
-            shape = "" if record.kind == "fallback" else f":[{', '.join(map(str, record.grid))}]"
-            text = f"mps::{record.name}{shape} (id={'C' if record.kind == 'fallback' else 'K'}{number}, run={run})"
+            grid = ", ".join(map(str, record.grid))
+            text = f"mps::{record.name}:[{grid}] (id=K{_number(self._kernels, record.name)}, run={run})"
         if arguments := self._arguments.pop(record.id, None):
             text += f", buffers=[{', '.join(arguments)}]"
         if record.kind == "fallback":
@@ -174,6 +176,11 @@ class Log(Trace):
         elif self.at_end:
             text += _times(record, self.plan)
         return text + ", failed" * record.failed
+
+
+def _number(numbers: dict[str, int], name: str) -> int:
+    """Return the number of a name: names are numbered as they come."""
+    return numbers.setdefault(name, len(numbers) + 1)
 
 
 def _ms(nanoseconds: float) -> str:

@@ -150,8 +150,11 @@ class _CpuLaw:
 
     def fill(self, array: Array, generator: Generator | None) -> Array:
         """Draw the array's elements, after the work that uses it."""
+        from mpscffi import profiler
+
         numbers = np.random.Generator(BitGenerator(_chosen(generator)))
-        return array.copy_from(self.draw(numbers, array.shape))
+        with profiler.fallback(f"random {array.dtype}"):
+            return array.copy_from(self.draw(numbers, array.shape))
 
 
 def _is_for_cpu(dtype: np.dtype[Any]) -> bool:

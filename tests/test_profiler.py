@@ -372,17 +372,25 @@ def test_no_device_no_statistics(python: Python) -> None:
 
 
 def test_fallbacks_are_logged(python: Python) -> None:
-    script = WORK + (
-        "from mpscffi.profiler import fallback\n"
-        "for _ in range(2):\n"
-        "    with fallback('matmul float64'): pass\n"
-    )  # fmt: skip
-    ran = python(script, PYTORCH_MPS_LOG_PROFILE_INFO=str(4 | 64))
+    script = """
+import numpy as np
+import mpscffi as mps
+a = mps.from_numpy(np.ones((3, 3)))
+for _ in range(2):
+    mps.matmul(a, a)
+mps.rand(3, dtype="float64")
+"""
+    ran = python(script, "-W", "ignore", PYTORCH_MPS_LOG_PROFILE_INFO=str(4 | 64), PYTORCH_ENABLE_MPS_FALLBACK="1")
     lines = ran.stderr.splitlines()
-    assert [line for line in lines if line.startswith("mps::")][1].startswith(
-        "mps::matmul float64 (id=C1, run=2), cpu="
-    )
-    assert next(line.split()[:2] for line in lines if line.startswith("C1 ")) == ["C1", "2"]
+    assert [line.partition(", cpu=")[0] for line in lines if line.startswith("mps::")] == [
+        "mps::matmul float64 (id=C1, run=1)",
+        "mps::matmul float64 (id=C1, run=2)",
+        "mps::random float64 (id=C2, run=1)",
+    ]
+    assert sorted(line.split()[:2] + line.split()[-2:] for line in lines if line.startswith("C")) == [
+        ["C1", "2", "matmul", "float64"],
+        ["C2", "1", "random", "float64"],
+    ]
 
 
 def test_statistics_once_when_interrupted(python: Python) -> None:

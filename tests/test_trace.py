@@ -222,6 +222,19 @@ def test_a_replayed_graph_is_recorded(library: mps.ShaderLibrary) -> None:
     assert {r.key: r.count for r in profile.key_averages() if r.kind == "kernel"} == {"add_one": 2, "busy": 2}
 
 
+def test_products_of_matrices_are_recorded(device: mps.Device) -> None:
+    a, b = mps.ones((5, 7)), mps.ones((7, 3))
+    mps.matmul(a, b)
+    mps.synchronize()
+    with profiler.profile() as profile:
+        mps.matmul(a, b)
+    found = [r for r in profile.records() if r.kind in ("matmul", "kernel")]
+    assert len(found) == 1
+    if found[0].kind == "matmul":
+        assert (found[0].name, found[0].grid) == ("matmul", (3, 5, 1))
+    assert found[0].encoded <= found[0].start <= found[0].end
+
+
 # ---- sums
 
 
