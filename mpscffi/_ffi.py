@@ -15,6 +15,23 @@ except ModuleNotFoundError as error:
 
 __all__ = ["check", "error_message", "ffi", "lib"]
 
+
+def _in_main_interpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on, and before
+        try:
+            interpreters = __import__(name)
+        except ImportError:
+            continue
+        return bool(interpreters.get_current() == interpreters.get_main())
+    return True
+
+
+if not _in_main_interpreter():
+    raise ImportError(
+        "mpscffi works in Python's main interpreter only: the C library's calls back (callbacks, the host device's "
+        "compiler) come to that one. Use threads, or processes started by spawn"
+    )
+
 if lib.mps_abi_version() != lib.MPS_ABI_VERSION:
     raise ImportError(
         f"mpscffi was built for version {lib.MPS_ABI_VERSION} of the libmpsshim interface, but the library that was "

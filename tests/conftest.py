@@ -34,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "(as MPSCFFI_TEST_NO_SKIPS=1 does)",
     )
 
+    parser.addoption(
+        "--stress-seconds",
+        type=float,
+        default=2.0,
+        help="how long each stress test goes on; CI takes 60, which are minutes in all",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "interop: with another package from PyPI; runs with --interop only")

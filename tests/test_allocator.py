@@ -379,3 +379,17 @@ def test_out_of_memory_of_the_system(python: Any) -> None:
     """
     result = python(script, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0")
     assert result.stdout.split() == ["OutOfMemoryError", "True", "150"], result.stderr
+
+
+def test_kernels_do_not_know_buffers_that_were_given_back(compiled: Any) -> None:
+    kernel = compiled("kernel void f(device int* x, uint i [[thread_position_in_grid]]) { x[i] += 1; }").f
+    for _ in range(5):
+        kept, x = mpscffi.asarray(np.ones(100, np.int32)), mpscffi.asarray(np.ones(100, np.int32))
+        kernel(x)
+        assert x.tolist() == [2] * 100
+        del x
+        mpscffi.empty_cache()  # the heap stays, for the other array
+        y = mpscffi.asarray(np.ones(100, np.int32))  # in the same range, but another buffer
+        kernel(y)
+        assert y.tolist() == [2] * 100
+        assert kept.tolist() == [1] * 100

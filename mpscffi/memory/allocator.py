@@ -502,8 +502,7 @@ class Allocator:
             owned = [block for block in blocks if _removed(block.home.free, block)]
             if len(owned) == heap.placed:
                 for block in owned:
-                    block.vacate()
-                    pool.add_range(block)
+                    pool.add_range(block.vacate())
             else:
                 for block in owned:
                     block.home.free.append(block)

@@ -166,16 +166,28 @@ class HeapBlock(Block):
         self.heap.placed += 1
         home.made += 1
 
-    def vacate(self) -> None:
-        """Release the buffer; the range is free."""
+    def vacate(self) -> HeapBlock:
+        """Release the buffer, and return the range, which is free.
+
+        It is another block: who has seen this one, as a kernel that it was bound to, knows the buffer by it.
+        """
+        free = HeapBlock(self.heap, self.offset, self.size)
+        free.before, free.after = self.before, self.after
+        if free.before is None:
+            self.heap.first = free
+        else:
+            free.before.after = free
+        if free.after is not None:
+            free.after.before = free
+        self.before = self.after = None
         pointer, self.pointer = self.pointer, None
         self.home.made -= 1
         self.heap.placed -= 1
         self.home = None
-        self.stream = None
+        self.stream = None  # which it would keep
         self.others = None
-        self.inherited = False
         self.heap.pool.source.release_buffer(pointer)
+        return free
 
     def in_use(self) -> bool:
         """Return whether queued or running work uses the buffer."""

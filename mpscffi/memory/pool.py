@@ -241,8 +241,7 @@ class Pool:
                     idle.append(block)
         # Ranges of one size are used in this order: old heaps are filled, so that new ones become free.
         for block in sorted(idle, key=_place):
-            block.vacate()
-            self.add_range(block)
+            self.add_range(block.vacate())
         for block in busy:
             block.home.free.append(block)
         return busy
