@@ -178,6 +178,52 @@ def _untracked() -> Answers:
     yield "yes"
 
 
+@question("Are products of matrices right, wherever their rows begin, and ordered among copies in untracked memory?")
+def _products() -> Answers:
+    import numpy as np
+
+    import mpscffi
+    from mpscffi._ffi import check, ffi, lib
+
+    worst = 0.0
+    for dtype in (np.float32, np.float16):
+        for shape in ((3, 5, 7), (64, 64, 64), (129, 33, 65), (1, 1000, 1), (500, 1, 300)):
+            rows, inner, columns = shape
+            whole = np.random.default_rng(shape).standard_normal((rows + inner, inner + columns + 3)).astype(dtype)
+            array = mpscffi.asarray(whole)
+            for skip in range(4):  # elements before the first one
+                left = array[:rows, skip : skip + inner]
+                right = array[rows:, skip : skip + columns]
+                for a, b in ((left, right), (right.T, left.T)):
+                    product = (a @ b).numpy().astype(np.float64)
+                    exact = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64)
+                    size = abs(a.numpy().astype(np.float64)) @ abs(b.numpy().astype(np.float64))
+                    worst = max(worst, float((abs(product - exact) / size).max() / np.finfo(dtype).eps / (inner + 1)))
+    assert worst < 1, f"off by {worst:.2f} times what rounding explains"
+    yield f"right, within {worst:.3f} times what rounding explains"
+    stream = mpscffi.current_stream()
+    desc = ffi.new("mps_heap_desc *", {"struct_size": ffi.sizeof("mps_heap_desc"), "size": 1 << 26})
+    heap = ffi.new("mps_heap **")
+    check(lib.mps_heap_create(mpscffi.current_device()._pointer, desc, heap))
+    side = 256
+    length = side * side * 4
+    a, b = _raw(length, heap=heap[0]), _raw(length, heap=heap[0])
+    twice = mpscffi.asarray(np.eye(side, dtype=np.float32) * 2)
+    call = ffi.new("mps_matmul *", {"struct_size": ffi.sizeof("mps_matmul"), "data_type": lib.MPS_DATA_FLOAT})
+    call.count = 1
+    for matrix, buffer in ((call.left, a), (call.right, twice._block.pointer), (call.result, b)):
+        matrix.buffer, matrix.rows, matrix.columns = buffer, side, side
+    call.right.offset = twice._offset
+    memoryview(_bytes(a, length)).cast("f")[:] = memoryview(np.ones(side * side, np.float32))
+    for _ in range(100):
+        check(lib.mps_queue_matmul(stream._pointer, call))
+        check(lib.mps_queue_copy(stream._pointer, b, 0, a, 0, length))
+    check(lib.mps_queue_wait(stream._pointer, 10**11))
+    wrong = sum(value != 2.0**100 for value in memoryview(_bytes(a, length)).cast("f"))
+    assert wrong == 0, f"{wrong} of {side * side} numbers are wrong"
+    yield "in order"
+
+
 @question("What happens to the queue, and to an event behind it, when a kernel touches a bad address?")
 def _fault() -> Answers:
     import numpy as np

@@ -148,6 +148,33 @@ def test_the_environment_counts_at_first_use(python: Any) -> None:
     assert python(script).stdout.split() == ["0.25", "0.75"]
 
 
+def test_the_environment_before_the_import(python: Any) -> None:
+    script = """
+        import mpscffi
+        print(mpscffi.allocator.allocator_of(mpscffi.current_device()).high_ratio)
+    """
+    assert python(script, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.25").stdout.split() == ["0.25"]
+    assert python(script, PYTORCH_MPS_HIGH_WATERMARK_RATIO="").stdout.split() == ["1.7"]
+
+
+@pytest.mark.parametrize("first", ["environment", "call"])
+def test_a_call_goes_before_the_environment(python: Any, first: str) -> None:
+    """Whichever comes first; what is in force can be read back."""
+    script = """
+        import os, mpscffi
+        from mpscffi.allocator import get_per_process_memory_fraction
+        steps = [
+            lambda: os.environ.update(PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.25"),
+            lambda: mpscffi.set_per_process_memory_fraction(0.75),
+        ]
+        for step in steps if EARLY else reversed(steps):
+            step()
+        mpscffi.empty(1)
+        print(get_per_process_memory_fraction())
+    """.replace("EARLY", str(first == "environment"))
+    assert python(script, PYTORCH_MPS_HIGH_WATERMARK_RATIO="").stdout.split() == ["0.75"]
+
+
 def test_a_bad_variable_does_not_stop_the_import(python: Any) -> None:
     script = """
         import mpscffi
