@@ -267,12 +267,11 @@ def test_what_release_raises_is_reported(foreign: Foreign, monkeypatch: pytest.M
 
 def test_pointers_that_are_refused_are_not_released(foreign: Foreign) -> None:
     page = mps.current_device().page_size
-    assert page == PAGE
     for arguments, options, text in (
         ((foreign.address + 16, 4096), {}, rf"address 0x[0-9a-f]+, expected a multiple of {page}"),
         ((foreign.address, 4095), {}, rf"length of 16380 bytes, expected a multiple of {page}.*length="),
         ((foreign.address, 4096), {"length": 100}, "length of 100 bytes"),
-        ((foreign.address, 4097), {"length": page}, "takes 16388 bytes, but length says 16384"),
+        ((foreign.address, 4097), {"length": page}, f"takes 16388 bytes, but length says {page}"),
         ((0, 4096), {}, "address 0x0"),
         ((-page, 4096), {}, "address -0x4000"),
         ((1 << 70, 4096), {}, "address 0x4"),
