@@ -565,13 +565,9 @@ def _allocate(
     array = _new(Array)
     array._owned = owned
     array._block = owned or _no_bytes(device)
-    array._base = None
-    array._memory = None
-    array._seen = None
+    array._base = array._memory = array._seen = array._strides = None
     array._offset = 0
-    array._strides = None
-    array._writable = True
-    array._plain = True
+    array._writable = array._plain = True
     array.dtype = dtype
     array.shape = shape
     array.size = size

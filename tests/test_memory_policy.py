@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import itertools
 import random
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import mpscffi
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.block import HeapBlock
@@ -306,6 +311,25 @@ def test_alignment_of_each_size() -> None:
     for block in blocks:
         assert block.offset % (256 if block.size < 16384 else 16384) == 0
     assert len(memory.heaps) == 1
+    check(allocator)
+
+
+def test_sizes_by_turns_keep_their_buffers() -> None:
+    """Small blocks stay as they are while memory is plenty, and are joined when it is not."""
+    allocator, memory = made(high=1.0, recommended=GIB)
+
+    def turn(size: int, count: int) -> set[int]:
+        blocks = [allocator.take(size) for _ in range(count)]
+        pointers = {block.pointer for block in blocks}
+        for block in blocks:
+            give(block)
+        return pointers
+
+    first = turn(65536, 1000), turn(256, 50_000)
+    assert (turn(65536, 1000), turn(256, 50_000)) == first
+    allocator.high_ratio = memory.allocated() / memory.recommended
+    turn(MIB, 40)
+    assert turn(65536, 1000) != first[0]
     check(allocator)
 
 
@@ -669,3 +693,55 @@ def test_eight_threads() -> None:
     check(allocator)
     allocator.release_cached()
     assert memory.heaps == {}
+
+
+# ---- replays
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    path = Path(__file__).parent.parent / "bench" / "replay.py"
+    spec = importlib.util.spec_from_file_location("replay", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["replay"] = module  # which its dataclass looks for
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_day_leaves_nothing_behind(bench: Any) -> None:
+    memory = SimulatedMemory(recommended=16 * GIB)
+    outcome = bench.replay(bench.week(20_000, seed=7), memory, 1.0, 0.9, None, 20_000)
+    allocator = outcome.allocator
+    check(allocator)
+    stats = statistics(allocator)
+    assert stats["allocation.all.allocated"] > 9000
+    assert stats["reserved_bytes.all.peak"] <= min(16 * GIB, 1.5 * stats["allocated_bytes.all.peak"] + GIB)
+    # All of it fits, up to one moment in a thousand.
+    assert outcome.failures <= 9
+    assert len(outcome.fragmentation) >= 8
+    assert all(0 <= part < 1 for part in outcome.fragmentation)
+    allocator.release_cached()
+    assert memory.heaps == memory.buffers == {}
+
+
+def test_a_log_that_is_replayed_comes_to_the_same(bench: Any, device: Any) -> None:
+    gc.collect()
+    mpscffi.empty_cache()
+    mpscffi.record_memory_history(stacks=False)
+    try:
+        mpscffi.reset_peak_memory_stats()
+        base = mpscffi.current_allocated_memory()
+        held = [mpscffi.empty(size) for size in (10, 5000, 300_000, 3 * MIB)]
+        del held[1:3]
+        held += [mpscffi.empty(size) for size in (20_000, 300_000)]
+        peak = mpscffi.max_memory_allocated() - base
+        events = mpscffi.memory_snapshot()["history"]
+    finally:
+        mpscffi.record_memory_history(False)
+    align = mpscffi.memory_snapshot()["device"]["align"]
+    outcome = bench.replay(bench.logged(events), SimulatedMemory(align=align), 1.0, 0.9, None, len(events))
+    assert outcome.operations == 8
+    assert outcome.allocator.counters.peak == peak
+    assert outcome.allocator.counters.current == 0

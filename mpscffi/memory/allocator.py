@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY_SECONDS = 10.0
 #: Requested sizes whose class is remembered.
 REMEMBERED_SIZES = 4096
+#: Small cached blocks are joined only when more than this many times the peak in use is reserved, or these bytes.
+SLACK = 2
+MIN_SLACK = 64 * MIB
 #: Bytes of blocks of one size that are made in advance.
 MAX_ROW = 64 << 10
 #: A heap that is shared by many blocks takes no more than this part of the room below the limit.
@@ -304,6 +307,8 @@ class Allocator:
         only_whole = pool.is_large and not self._may_share(sizes.tier(size_class.size), self._room())
         for prepare in (None, pool.flush):
             if prepare is not None:
+                if self._may_grow(pool):
+                    return None
                 prepare()
             found = pool.best_fit(size_class.size, size_class.align, only_whole)
             if found is not None:
@@ -349,6 +354,18 @@ class Allocator:
         return size_class.free.append
 
     # ---- new heaps
+
+    def _may_grow(self, pool: Pool) -> bool:
+        """Return whether a new heap is better than the memory of cached blocks.
+
+        Programs that use small blocks of different sizes by turns would otherwise make them anew each time.
+        """
+        if pool.is_large:
+            return False
+        reserved = self.reserved + sizes.SMALL_HEAP
+        return reserved <= max(SLACK * self.counters.peak, MIN_SLACK) and self._may_share(
+            sizes.SMALL_HEAP, self._room()
+        )
 
     def _room(self) -> int | None:
         """Return the bytes below the limit; None for no limit."""
