@@ -33,12 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a skipped test is a failure of the run, which shows that something is not installed here "
         "(as MPSCFFI_TEST_NO_SKIPS=1 does)",
     )
-
     parser.addoption(
         "--stress-seconds",
         type=float,
         default=2.0,
-        help="how long each stress test goes on; CI takes 60, which are minutes in all",
+        help="how long the stress test goes on; CI takes 300",
     )
 
 

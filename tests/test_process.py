@@ -181,6 +181,81 @@ def test_a_forked_child_is_told_to_spawn(run: Any) -> None:
     assert result.stdout.splitlines() == ["False 0", "7 [2, 2, 2, 2]"]
 
 
+#: Public names that need no device: types, modules, what is known without one, and the state of generators.
+NEEDS_NO_DEVICE = {
+    "Array", "BitGenerator", "CommandInfo", "Error", "Generator", "Graph", "GraphNode", "Kernel", "ShaderLibrary",
+    "ShaderMessage", "build_config", "default_generator", "device_count", "diagnostics", "errors", "get_include",
+    "get_library", "get_rng_state", "initial_seed", "is_available", "manual_seed", "profiler", "random", "seed",
+    "set_rng_state", "set_shader_log", "set_stream", "shader_cache", "stream", "stream_priority_range",
+    "why_unavailable",
+}  # fmt: skip
+
+
+def test_every_public_function_tells_a_forked_child_to_spawn(run: Any) -> None:
+    script = f"""
+        import asyncio
+        kernels = mpscffi.compile_shader(SOURCE)
+        x, y = mpscffi.zeros(4, dtype=np.int32), mpscffi.rand(4, 4)
+        kernels.add(x, 1)
+        stream, event = mpscffi.Stream(), mpscffi.Event(True)
+        event.record()
+        event.synchronize()
+        with mpscffi.record() as graph:
+            kernels.add(x, 0)
+        arguments = {{
+            "Device": ("host",), "add_allocation_failure_callback": (print,), "asarray": ([1],), "bernoulli": (0.5, 3),
+            "compile_shader": (SOURCE,), "empty": (1,), "exponential": (3,), "fill_bernoulli": (x,),
+            "fill_exponential": (y,), "fill_normal": (y,), "fill_randint": (x, 5), "fill_uniform": (y,),
+            "from_dlpack": (np.zeros(3, "f4"),), "from_file": (sys.executable,), "from_numpy": (np.zeros(3, "f4"),),
+            "from_pointer": (1 << 20, (4,), "f4"), "full": (3, 1), "load_metallib": (b"MTLB",), "matmul": (y, y),
+            "ones": (1,), "permutation": (3,), "rand": (3,), "randint": (3, (2,)), "randn": (3,),
+            "remove_allocation_failure_callback": (print,), "save_memory_snapshot": ("snapshot.html",),
+            "set_cache_limit": (None,), "set_device": ("host",), "set_low_watermark_ratio": (1.0,),
+            "set_per_process_memory_fraction": (0.5,), "zeros": (1,),
+        }}
+        names = [name for name in mpscffi.__all__ if name not in {sorted(NEEDS_NO_DEVICE)}]
+        entries = {{name: (getattr(mpscffi, name), arguments.get(name, ())) for name in names}}
+        for one, methods in (
+            (x, "numpy copy tolist item to_host view reshape __getitem__ __setitem__ copy_from fill_ __dlpack__"),
+            (stream, "synchronize query commit record_event add_callback add_scheduled_handler add_completed_handler"),
+            (event, "record wait query synchronize signal timestamp"),
+            (graph, "replay"),
+        ):
+            values = {{"__getitem__": (0,), "__setitem__": (0, 1), "copy_from": (x,), "fill_": (1,), "view": ("f4",),
+                      "reshape": (2, 2), "add_callback": (print,), "add_scheduled_handler": (print,),
+                      "add_completed_handler": (print,)}}
+            for name in methods.split():
+                entries[type(one).__name__ + "." + name] = (getattr(one, name), values.get(name, ()))
+        entries["a kernel"] = (kernels.add, (x, 1))
+        entries["an update"] = (graph[0].set, ({{"n": 2}},))
+        entries["stream.wait_event"] = (stream.wait_event, (event,))
+        entries["stream.wait_stream"] = (stream.wait_stream, (mpscffi.default_stream(),))
+        entries["event.elapsed_time"] = (event.elapsed_time, (event,))
+        entries["event.value"] = (lambda: event.value, ())
+        entries["await event"] = (lambda: asyncio.run(event.reached()), ())
+
+        child = os.fork()
+        if child == 0:
+            for name, (function, given) in entries.items():
+                try:
+                    function(*given)
+                except mpscffi.errors.ForkedError as error:
+                    if "spawn" not in str(error):
+                        print(name, error)
+                except BaseException as error:
+                    print(name, type(error), error)
+                else:
+                    print(name, "went through")
+            print("done", flush=True)
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), len(entries) > 80)
+    """
+    result = run(script, timeout=60)
+    quiet(result)
+    assert result.stdout.splitlines() == ["done", "7 True"]
+
+
 def test_a_fork_before_the_first_use(run: Any) -> None:
     script = """
         child = os.fork()
@@ -323,3 +398,101 @@ def test_few_open_files_are_enough(run: Any) -> None:
     result = run(script)
     quiet(result)
     assert result.stdout.strip() == "True"
+
+
+def test_a_sub_interpreter_is_refused(run: Any) -> None:
+    script = """
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        one = interpreters.create()
+        code = "try:\\n import mpscffi\\nexcept ImportError as error:\\n print(error, flush=True)"
+        (interpreters.exec if hasattr(interpreters, "exec") else interpreters.run_string)(one, code)
+        interpreters.destroy(one)
+        print(mpscffi.ones(1).tolist())
+    """
+    result = run(script)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "main interpreter only" in lines[0]
+    assert lines[1] == "[1.0]"
+
+
+def test_the_package_is_imported_anew(run: Any) -> None:
+    script = """
+        def work():
+            import mpscffi
+            x, stream, event = mpscffi.zeros(4, dtype=np.int32), mpscffi.Stream(), mpscffi.Event()
+            with mpscffi.stream(stream):
+                mpscffi.compile_shader(SOURCE).add(x, 1)
+                event.record()
+            seen = []
+            stream.add_callback(lambda: seen.append(1))
+            stream.synchronize()
+            return x.tolist(), seen
+        results = [work()]
+        for _ in range(3):
+            for name in [n for n in sys.modules if n.startswith("mpscffi") and n != "mpscffi._shim"]:
+                del sys.modules[name]
+            results.append(work())
+        print(results == [([1] * 4, [1])] * 4)
+    """
+    result = run(script, "-X", "dev")
+    quiet(result)
+    assert result.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_tasks_that_wait_at_the_exit(run: Any, ending: str) -> None:
+    script = f"""
+        import asyncio
+        hang()
+        event, other = mpscffi.Event(), mpscffi.Event()
+        event.record()
+        async def main():
+            tasks = [asyncio.ensure_future(event.reached()), asyncio.ensure_future(other.reached(5))]
+            await asyncio.sleep(0.05)
+            {ending or "pass"}
+        begin = time.monotonic()
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("interrupted")
+        finally:
+            print(time.monotonic() - begin < 10, flush=True)
+    """
+    result = run(script, timeout=30)
+    quiet(result, 3 if "exit" in ending else 0)
+    assert result.stdout.splitlines()[-1] == "True"
+
+
+def test_ctrl_c_ends_an_await(run: Any) -> None:
+    script = """
+        import asyncio
+        hang()
+        event = mpscffi.Event()
+        event.record()
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), 2)).start()
+        begin = time.monotonic()
+        try:
+            asyncio.run(event.reached())
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - begin < 5)
+    """
+    result = run(script, timeout=30)
+    quiet(result)
+    assert result.stdout.strip() == "interrupted True"
+
+
+def test_a_graph_at_the_exit(run: Any) -> None:
+    script = """
+        kernels = mpscffi.compile_shader(SOURCE)
+        x = mpscffi.zeros(100_000, dtype=np.int32)
+        with mpscffi.record() as graph:
+            for _ in range(100):
+                kernels.add(x, 1)
+        graph.replay()
+        mpscffi.held = [graph, graph[0], mpscffi.record().__enter__()]
+    """
+    quiet(run(script, "-X", "dev", "-W", "error"))

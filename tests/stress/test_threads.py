@@ -21,7 +21,8 @@ import pytest
 import mpscffi
 from mpscffi.report import live_objects
 
-pytestmark = pytest.mark.usefixtures("device")
+# --stress-seconds is its bound, and what ends a worker that hangs.
+pytestmark = [pytest.mark.usefixtures("device"), pytest.mark.timeout(0)]
 
 WORKERS = 8
 #: A worker that has not ended so long after its time hangs.
