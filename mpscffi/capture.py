@@ -71,9 +71,9 @@ def metal_capture(fname: str | os.PathLike[str]) -> Capture:
 
     Examples
     --------
-    >>> import mpscffi as mps, mpscffi.capture, os, tempfile
+    >>> import mpscffi as mps, os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "one.gputrace")
-    >>> with mps.capture.metal_capture(path):
+    >>> with mps.profiler.metal_capture(path):
     ...     x = mps.ones(3)
     >>> os.path.exists(path)
     True
