@@ -69,7 +69,8 @@ def _answer(request: Any) -> str:
     if data[:4] == b"MTLB":
         from mpscffi.mslc import metallib
 
-        check, build = partial(metallib.describe, data), partial(metallib.build, data)
+        check = partial(metallib.describe, data)
+        build = partial(metallib.build, data, validate=options.validate)
     else:
         source = bytes(data).decode("utf-8", "replace")
         check, build = partial(provider.check, source, options), partial(provider.build, source, options)

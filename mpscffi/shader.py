@@ -134,6 +134,7 @@ class Kernel(ProcessBound):
         "_frames",
         "_gaps",
         "_info",
+        "_is_validated",
         "_library",
         "_lock",
         "_pipeline",
@@ -142,7 +143,13 @@ class Kernel(ProcessBound):
     )
 
     def __init__(
-        self, library: Handle, device: Device, name: str, constants: Mapping[Any, Any], source: Source | None
+        self,
+        library: Handle,
+        device: Device,
+        name: str,
+        constants: Mapping[Any, Any],
+        source: Source | None,
+        is_validated: bool,
     ) -> None:
         self._library = library
         self._device = device
@@ -152,7 +159,8 @@ class Kernel(ProcessBound):
         self._pipeline: Handle | None = None
         self._lock = threading.RLock()
         # Of a validated kernel none is kept: each call looks at all of its arrays.
-        self._frames: list[_Frame] | deque[_Frame] = deque(maxlen=0) if source is not None and source.validate else []
+        self._is_validated = is_validated
+        self._frames: list[_Frame] | deque[_Frame] = deque(maxlen=0) if is_validated else []
         self._buffers: list[Argument] = []
         self._codes: list[int] = []
         #: Numbers below the highest slot that are no slot of this kernel.
@@ -227,7 +235,7 @@ class Kernel(ProcessBound):
             Values by name.
         """
         given = {**self._constants, **(constants or {}), **named}
-        return Kernel(self._library, self._device, self.name, given, self._source)
+        return Kernel(self._library, self._device, self.name, given, self._source, self._is_validated)
 
     def _ready_info(self) -> Any:
         if self._pipeline is None:
@@ -558,9 +566,21 @@ class ShaderLibrary(ProcessBound):
     loaded), unless a kernel is called that.
     """
 
-    __slots__ = ("__device", "__dict__", "__handle", "__kernels", "__names", "__source", "__weakref__")
+    __slots__ = (
+        "__device",
+        "__dict__",
+        "__handle",
+        "__is_validated",
+        "__kernels",
+        "__names",
+        "__source",
+        "__weakref__",
+    )
 
-    def __init__(self, pointer: Any, device: Device, source: Source | None = None) -> None:
+    def __init__(
+        self, pointer: Any, device: Device, source: Source | None = None, *, is_validated: bool = False
+    ) -> None:
+        self.__is_validated = is_validated or (source is not None and source.validate)
         self.__handle = Handle(pointer, lib.mps_library_release)
         self.__device = device
         self.__source = source
@@ -583,7 +603,7 @@ class ShaderLibrary(ProcessBound):
 
     def __make(self, name: str) -> Kernel:
         if name in self.__names:
-            return Kernel(self.__handle, self.__device, name, {}, self.__source)
+            return Kernel(self.__handle, self.__device, name, {}, self.__source, self.__is_validated)
         template = _INSTANTIATION.fullmatch(name) if isinstance(name, str) else None
         if template is None or self.__source is None or template[1].split("::")[-1] not in self.__source.text:
             raise KernelNotFoundError(
@@ -678,13 +698,16 @@ def compile_shader(
     return shader_cache.remember(device, whole, ShaderLibrary(whole.compile(device), device, whole))
 
 
-def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderLibrary:
+def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validate: bool | None = None) -> ShaderLibrary:
     """Load compiled kernels: a ``.metallib``, or on the host device a kernel library that ``mpscffi-mslc`` made.
 
     Parameters
     ----------
     source : bytes, bytearray, str or PathLike
         The contents, or the path of the file.
+    validate : bool, optional
+        Check accesses to memory at run time, as :func:`compile_shader` does; the lines are not known. By default, as
+        ``MPSCFFI_SHADER_VALIDATION`` says for metallibs; a kernel library is as it was compiled.
 
     Returns
     -------
@@ -698,7 +721,12 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderL
     device = current_device()
     _compiler.install()  # nothing but the host device asks it
     out = ffi.new("mps_library **")
-    if isinstance(source, (bytes, bytearray)):
+    data = _metallib(source, validate) if validation.is_compiled_in(device, validate) else None
+    if data is not None:
+        flags = {"struct_size": ffi.sizeof("mps_compile_options"), "flags": lib.MPS_COMPILE_VALIDATE}
+        options = ffi.new("mps_compile_options *", flags)
+        status = lib.mps_library_create_from_source(device._pointer, ffi.from_buffer(data), len(data), options, out)
+    elif isinstance(source, (bytes, bytearray)):
         status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out)
     else:
         status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
@@ -708,4 +736,21 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str]) -> ShaderL
         check(status)
     except NotFoundError as error:
         raise FileNotFoundError(str(error)) from None
-    return ShaderLibrary(out[0], device)
+    return ShaderLibrary(out[0], device, is_validated=data is not None)
+
+
+def _metallib(source: bytes | bytearray | str | os.PathLike[str], validate: bool | None) -> bytes | bytearray | None:
+    """Return the contents of a metallib; None for anything else, unless it is to be validated."""
+    if isinstance(source, (bytes, bytearray)):
+        data: bytes | bytearray = source
+    else:
+        try:
+            with open(source, "rb") as file:
+                data = file.read()
+        except OSError:
+            return None  # the C library says what is wrong
+    if data[:4] == b"MTLB":
+        return data
+    if validate:
+        raise InvalidArgumentError("validate: only metallibs are validated when they are loaded: this is none")
+    return None

@@ -77,7 +77,8 @@ def _answer(fields: dict[str, list[bytes]], directory: str) -> str:
 
         if action == "check":
             return metallib.describe(source).text()
-        return _kept(metallib.build(source, _one(fields, "kernel"), _constants(fields)), directory)
+        kernel, constants, validate = _one(fields, "kernel"), _constants(fields), _validates(fields)
+        return _kept(metallib.build(source, kernel, constants, validate=validate), directory)
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -119,8 +120,12 @@ def _options(fields: dict[str, list[bytes]]) -> provider.Options:
         defines=[value.decode("utf-8", "surrogateescape") for value in fields.get("define", ())],
         include_dirs=[value.decode("utf-8", "surrogateescape") for value in fields.get("include_dir", ())],
         language_version=(int(major), int(minor or 0)) if int(major) else None,
-        validate=bool(int(_one(fields, "flags", "0")) & _FLAG_VALIDATE),
+        validate=_validates(fields),
     )
+
+
+def _validates(fields: dict[str, list[bytes]]) -> bool:
+    return bool(int(_one(fields, "flags", "0")) & _FLAG_VALIDATE)
 
 
 def _one(fields: dict[str, list[bytes]], name: str, default: str | None = None) -> str:

@@ -378,8 +378,9 @@ typedef struct mps_constant_info {
   uint32_t reserved;
 } mps_constant_info;
 
-/* Compile MSL text. Errors: COMPILE_FAILED with the compiler's log, which speaks of "program_source:line:column";
- * UNAVAILABLE when the host device finds no compiler, saying what to install. Blocks while it compiles. Since 1. */
+/* Compile MSL text; on the host device also the bytes of a metallib, for its options. Errors: COMPILE_FAILED with the
+ * compiler's log, which speaks of "program_source:line:column"; UNAVAILABLE when the host device finds no compiler,
+ * saying what to install. Blocks while it compiles. Since 1. */
 MPS_API mps_status mps_library_create_from_source(mps_device *device, const char *source, size_t length,
                                                   const mps_compile_options *options, mps_library **out_library);
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import process
 from ..errors import CompileError
+from ..instrument import NO_PASSES, SINGLE_ACCESSES, instrumented
 from ..linking import link
 from ..target import compile_flags
 from .entry import CONSTANT_BYTES
@@ -45,7 +46,15 @@ class Builder:
         # The math mode of the source is in the bitcode, instruction by instruction.
         self._flags = compile_flags("safe", toolchain.is_zig)
 
-    def build(self, bitcode: bytes, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], output: str) -> None:
+    def build(
+        self,
+        bitcode: bytes,
+        kernel: str,
+        constants: Mapping[str | int, tuple[int, bytes]],
+        output: str,
+        *,
+        validate: bool = False,
+    ) -> None:
         """Compile a kernel to a kernel library.
 
         Parameters
@@ -57,6 +66,8 @@ class Builder:
             Values of function constants, by name or index: data type, and the value as laid out in memory.
         output : str
             Path of the library.
+        validate : bool
+            Check accesses to memory at run time.
 
         Raises
         ------
@@ -66,8 +77,11 @@ class Builder:
             If the value of a function constant is missing or of another type.
         """
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
-            text = translate(self.printed(bitcode, kernel, directory), kernel, constants)
-            self._compile(text, kernel, ["-c"], "kernel.o", directory)
+            text = translate(self.printed(bitcode, kernel, directory), kernel, constants, validate=validate)
+            if validate:
+                self._compile_validated(text, kernel, "kernel.o", directory)
+            else:
+                self._compile(text, kernel, ["-c"], "kernel.o", directory)
             self._link(kernel, output, directory)
 
     def emit(
@@ -126,6 +140,18 @@ class Builder:
         finished = process.run([*command, "kernel.ll"], directory, seconds=_COMPILE_SECONDS)
         if finished.status:
             raise CompileError(f"kernel '{kernel}': its bitcode cannot be compiled: {_reason(finished)}\n")
+
+    def _compile_validated(self, text: str, kernel: str, output: str, directory: str) -> None:
+        """Compile a module together with what it calls, each access to memory checked. No bitcode tells of lines."""
+        self._compile(text, kernel, [*SINGLE_ACCESSES, "-S", "-emit-llvm"], "whole.ll", directory)
+        with open(os.path.join(directory, "whole.ll"), encoding="utf-8", errors="surrogateescape") as file:
+            checked = instrumented(file.read(), lambda file, line: None)
+        with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(checked)
+        command = [*self._toolchain.compiler, *self._flags, "-ffp-contract=on", *NO_PASSES, "-c", "-o", output]
+        finished = process.run([*command, "kernel.ll"], directory, seconds=_COMPILE_SECONDS)
+        if finished.status:
+            raise CompileError(f"kernel '{kernel}': its code for validation is refused: {_reason(finished)}\n")
 
     def _place_support(self, source: str, arguments: list[str], name: str, directory: str) -> None:
         """Put the compiled form of a file of this package's into a directory."""

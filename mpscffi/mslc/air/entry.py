@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 CONSTANT_BYTES = 1024
 FIBERS = 1
 BOUNDED = 2
+VALIDATED = 4
 _ABI = 1
 _MAGIC = 0x636C736D
 _BUFFER_SLOTS = 31
@@ -64,7 +65,7 @@ class Entry:
     slots : int
         How many variables there are in threadgroup memory.
     flags : int
-        FIBERS and BOUNDED.
+        FIBERS, BOUNDED and VALIDATED.
     """
 
     def __init__(self, name: str, info: KernelInfo, types: list[str], absent: set[int], slots: int, flags: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CompileError
 from .constants import constructors, drop_absent, literals
-from .entry import BOUNDED, FIBERS, Entry, check_parameters
+from .entry import BOUNDED, FIBERS, VALIDATED, Entry, check_parameters
 from .intrinsics import Intrinsics
 from .metadata import kernel_info
 from .module import Module, flat, rename, split_list, symbols
@@ -38,7 +38,9 @@ _ATTRIBUTES = re.compile(
 )
 
 
-def translate(text: str, kernel: str, constants: Mapping[str | int, tuple[int, bytes]]) -> str:
+def translate(
+    text: str, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], *, validate: bool = False
+) -> str:
     """A module with one kernel, its tables, and all that it needs but the functions of intrinsics.cpp.
 
     Parameters
@@ -49,6 +51,8 @@ def translate(text: str, kernel: str, constants: Mapping[str | int, tuple[int, b
         The kernel's name.
     constants : mapping of str or int to (int, bytes)
         Values of function constants by name or index: data type, and the value as laid out in memory.
+    validate : bool
+        Whether the module's accesses to memory will be checked.
 
     Raises
     ------
@@ -58,7 +62,7 @@ def translate(text: str, kernel: str, constants: Mapping[str | int, tuple[int, b
         If the value of a function constant is missing or of another type.
     """
     try:
-        return _Translation(Module(text), kernel, constants).text()
+        return _Translation(Module(text), kernel, constants).text(validate)
     except CompileError as error:
         raise CompileError(f"kernel '{kernel}': {error.log}") from None
 
@@ -98,12 +102,14 @@ class _Translation:
                         todo.append(symbol)
         self._module.functions = {name: function for name, function in functions.items() if name in seen}
 
-    def text(self) -> str:
+    def text(self, validate: bool) -> str:
         """The module."""
         bodies = {name: self._body(function) for name, function in self._module.functions.items()}
         intrinsics = self._defined_intrinsics()
         flags = FIBERS if self._intrinsics.meets else 0
         flags |= 0 if self._module.has_cycle() else BOUNDED
+        if validate:
+            flags = FIBERS | VALIDATED  # a stack for each thread, so that they can be told apart
         types = [flat(kind) for kind in self._module.functions[self._info.function].parameter_types()]
         slots = len(self._threadgroup.variables)
         entry = Entry(self._kernel, self._info, types, self._absent, slots, flags)

@@ -87,7 +87,13 @@ def table(data: Data) -> str:
     return "".join(lines)
 
 
-def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, bytes]] | None = None) -> str:
+def build(
+    data: Data,
+    kernel: str,
+    constants: Mapping[str | int, tuple[int, bytes]] | None = None,
+    *,
+    validate: bool = False,
+) -> str:
     """Compile one kernel of a library.
 
     Parameters
@@ -98,6 +104,8 @@ def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, byte
         Its name in the listing.
     constants : mapping of str or int to (int, bytes), optional
         Values of function constants, by name or index: data type, and the value as laid out in memory.
+    validate : bool
+        Check accesses to memory at run time.
 
     Returns
     -------
@@ -118,13 +126,13 @@ def build(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, byte
     constants = constants or {}
     driver = _compiler()
     values = sorted((str(name), data_type, value.hex()) for name, (data_type, value) in constants.items())
-    key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values))
+    key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values), "validated" if validate else "")
     path = driver.cache.find(key, ".so")
     if path is not None:
         return path
     with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
         output = os.path.join(directory, "kernel.so")
-        _builder(driver).build(bitcode, place.name, constants, output)
+        _builder(driver).build(bitcode, place.name, constants, output, validate=validate)
         return driver.cache.store(key, ".so", output)
 
 
