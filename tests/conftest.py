@@ -44,11 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "interop: with another package from PyPI; runs with --interop only")
     config.addinivalue_line("markers", "host_only(why): about the host device, and not run for others")
+    config.addinivalue_line("markers", "linux_only(why): needs what only Linux has, and not run elsewhere")
 
 
 def _is_left_out(item: pytest.Item) -> bool:
     """Whether a test is not about the devices that are tested; that is no reason to skip one."""
     if item.get_closest_marker("interop") and not item.config.getoption("interop"):
+        return True
+    if item.get_closest_marker("linux_only") and sys.platform != "linux":
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     devices = [parameters["_backend"]] if "_backend" in parameters else _backends()

@@ -51,7 +51,7 @@ def test_every_declaration_is_found() -> None:
 
 
 @needs("nm")
-@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF library")
+@pytest.mark.linux_only("reads an ELF library")
 def test_exactly_the_declared_functions_are_exported() -> None:
     lines = run("nm", "-D", "--defined-only", mpscffi.get_library()).splitlines()
     assert {line.split()[-1] for line in lines} == declared()
@@ -138,7 +138,7 @@ def test_package_holds_every_module_and_header() -> None:
 
 @installed_only
 @needs("readelf")
-@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+@pytest.mark.linux_only("reads ELF files")
 def test_run_paths_lead_nowhere_but_into_the_package() -> None:
     def run_paths(path: str | os.PathLike[str]) -> list[str]:
         return re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", run("readelf", "-d", Path(path)))

@@ -119,7 +119,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.linux_only("looks into /proc")
 def test_the_compiler_ends_with_a_killed_parent(tmp_path: Path) -> None:
     script = f"""
         from mpscffi.mslc import process

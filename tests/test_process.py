@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import Any
 
 import pytest
@@ -326,7 +325,7 @@ def test_ctrl_c_ends_a_wait(run: Any, wait: str) -> None:
     assert result.stdout.strip() == "interrupted True"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.linux_only("reads /proc")
 def test_ctrl_c_ends_a_compile(run: Any, tmp_path: Any) -> None:
     compiler = tmp_path / "clang"
     compiler.write_text("#!/bin/sh\nsleep 47\n")
@@ -380,7 +379,7 @@ def test_a_compile_without_a_compiler(run: Any) -> None:
     assert result.stdout.splitlines()[-1] == "[1.0, 1.0]"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.linux_only("reads /proc")
 def test_few_open_files_are_enough(run: Any) -> None:
     script = """
         import resource

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -140,7 +139,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.linux_only("reads /proc")
 @pytest.mark.parametrize(
     ("use", "count"),
     [
@@ -166,7 +165,7 @@ def test_memory_does_not_grow(kernels: Any, use: Callable[[Any, Any], Any], coun
     assert resident() - before < max(64 * count, 1 << 20)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.linux_only("reads /proc")
 def test_kernel_libraries_are_unloaded(kernels: Any) -> None:
     def loaded() -> tuple[int, int]:
         with open("/proc/self/maps") as file:

@@ -109,6 +109,7 @@ def test_unusable_cache_is_no_error(python: Run, hostile: dict[str, str]) -> Non
     assert finished.stderr.count("Warning") <= 1
 
 
+@pytest.mark.linux_only("mounts a file system")
 def test_full_disk_is_no_error(python: Run) -> None:
     if not Path("/dev/full").exists() or os.geteuid() != 0:
         pytest.skip("a small file system can only be made by root")

@@ -640,6 +640,26 @@ static void test_pipelines(void) {
   EXPECT_OK(mps_library_release(library));
 }
 
+/* ---- single bytes, where blits take words only */
+
+/* Without a compiler for the kernels that they need: an error, and nothing is done. */
+static void test_bytes_of_other_gpus(void) {
+  setenv("MPSSHIM_MSLC", "/nowhere/at all", 1);
+  standin_set("apple_family", 0);
+  EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
+  mps_queue *queue = make_queue("bytes");
+  mps_buffer *buffer = make_buffer(8);
+  EXPECT_FAIL(mps_queue_fill(queue, buffer, 1, 3, 7), COMPILE_FAILED, "copy and fill single bytes");
+  EXPECT_OK(mps_queue_fill(queue, buffer, 4, 4, 7));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(memcmp(contents(buffer), "\0\0\0\0\7\7\7\7", 8), 0);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+  standin_settle();
+  EXPECT_OK(mps_device_release(device));
+  standin_set("apple_family", 1);
+}
+
 /* ---- the cache of pipelines */
 
 static long cached_pipelines(void) {
@@ -766,6 +786,9 @@ static void test_signposts(void) {
   EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "a 100 % mark"));
   EXPECT(strstr(standin_last_signpost(), "event PyTorchMPS/Events ") == standin_last_signpost());
   EXPECT(strstr(standin_last_signpost(), ": a 100 % mark") != NULL);
+  EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS | MPS_SIGNPOST_FALLBACKS, "sort"));
+  EXPECT(strstr(standin_last_signpost(), " PyTorchCPUFallbacksEvents: sort") != NULL);
+  before++;
   EXPECT_OK(mps_signpost_begin(MPS_SIGNPOST_INTERVALS, "work", &id));
   char wanted[100];
   snprintf(wanted, sizeof wanted, "begin PyTorchMPS/Intervals %" PRIu64 " interval: work", id);
@@ -832,6 +855,35 @@ static void test_traced_times(void) {
   EXPECT_OK(mps_library_release(library));
 }
 
+/* Signals and waits take no time: a signal is at the end of its command buffer, a wait at the beginning. */
+static void test_traced_events(void) {
+  mps_queue *queue = make_queue("traced");
+  mps_buffer *buffer = make_buffer(4);
+  mps_event *event;
+  mps_trace_record records[32], found[MPS_TRACE_WAIT + 1] = {{0}};
+  uint32_t count;
+  mps_trace_desc desc = {.struct_size = sizeof desc};
+  EXPECT_OK(mps_event_create(device, &event));
+  EXPECT_OK(mps_trace_start(&desc));
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 4, 1));
+  EXPECT_OK(mps_queue_signal(queue, event, 1));
+  EXPECT_OK(mps_queue_wait_event(queue, event, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_OK(mps_trace_stop());
+  EXPECT_OK(mps_trace_read(records, sizeof *records, 32, &count, NULL));
+  for (uint32_t i = 0; i < count; i++) {
+    if (records[i].kind <= MPS_TRACE_WAIT) {
+      found[records[i].kind] = records[i];
+    }
+  }
+  const mps_trace_record *signal = &found[MPS_TRACE_SIGNAL], *wait = &found[MPS_TRACE_WAIT];
+  EXPECT(signal->start != 0 && signal->start == found[MPS_TRACE_FILL].end && signal->end == signal->start);
+  EXPECT(wait->start >= signal->end && wait->end == wait->start);
+  EXPECT_OK(mps_event_release(event));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 /* Each kernel has an interval, under the name that tools look for. */
 static void test_traced_signposts(void) {
   mps_library *library = open_kernels();
@@ -882,12 +934,16 @@ int main(int argc, char **argv) {
       test_pipelines,         test_capture,
       test_signposts,         test_products,
       test_traced_times,      test_traced_signposts,
+      test_traced_events,
   };
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     tests[i]();
     standin_settle();
     EXPECT_EQUAL(standin_live_objects(), objects);
   }
+  EXPECT_OK(mps_device_release(device)); /* the next ones are about how it is made */
+  test_bytes_of_other_gpus();
+  EXPECT_OK(mps_device_create(MPS_DEVICE_METAL, 0, &device));
   test_cache();
   EXPECT_OK(mps_device_release(device));
   standin_settle();
