@@ -308,11 +308,14 @@ def _by_library(product: _Product) -> bool:
         for target, matrix, step, offset in zip(targets, product[:3], run.steps, run.offsets, strict=True):
             target.matrix_bytes = step
             target.offset = matrix.array._offset + offset
-        if run.length > 1 and _is_tall(call):
-            # One right matrix for all: the left ones are the rows of a single one.
-            call.left.rows *= run.length
-            call.result.rows *= run.length
+        # One right matrix for all: the left ones are the rows of a single one.
+        rows = product.result.rows
+        if run.length > 1 and _is_tall(call, rows):
+            rows *= run.length
             call.count = 1
+        call.result.rows = rows
+        if not call.left.transposed:
+            call.left.rows = rows
         if stream._recording is not None:
             kept = ffi.new("mps_matmul *", call[0])
             stream._recording.take_product(kept, _by_name(product), is_whole=len(runs) == 1)
@@ -327,13 +330,13 @@ def _by_name(product: _Product) -> dict[str, Array]:
     return {"a": operands[0].array, "b": operands[1].array, "out": product.result.array}
 
 
-def _is_tall(call: Any) -> bool:
+def _is_tall(call: Any, rows: int) -> bool:
     left, result = call.left, call.result
     return (
         not call.right.matrix_bytes
         and not left.transposed
-        and left.matrix_bytes == left.rows * left.row_bytes
-        and result.matrix_bytes == result.rows * result.row_bytes
+        and left.matrix_bytes == rows * left.row_bytes
+        and result.matrix_bytes == rows * result.row_bytes
     )
 
 
