@@ -139,6 +139,49 @@ def test_memory_goes_back_at_once_for_any_number_of_arrays() -> None:
     assert mpscffi.driver_allocated_memory() == driver
 
 
+def test_copies_that_convert_leave_no_memory_behind() -> None:
+    values = np.arange(100_000, dtype=np.float32)
+
+    def there_and_back() -> int:
+        array = mpscffi.asarray(values)
+        wide = mpscffi.asarray(array.numpy().astype(np.int64))
+        assert (wide.numpy().astype(np.float32) == values).all()
+        del array, wide
+        gc.collect()
+        mpscffi.empty_cache()
+        return mpscffi.driver_allocated_memory()
+
+    assert there_and_back() == there_and_back()
+
+
+def test_a_leak_shows_in_both_counters() -> None:
+    def counters() -> tuple[int, int]:
+        gc.collect()
+        mpscffi.empty_cache()
+        return mpscffi.current_allocated_memory(), mpscffi.driver_allocated_memory()
+
+    before = counters()
+    leaked = [mpscffi.empty(8 * MIB)]
+    after = counters()
+    assert after[0] - before[0] == 32 * MIB
+    assert after[1] - before[1] >= 32 * MIB
+    leaked.clear()
+    assert counters() == before
+
+
+def test_more_elements_than_32_bits_count(device: mpscffi.Device) -> None:
+    size = (1 << 31) + 5
+    if device.recommended_max_working_set < 4 * size or device.max_buffer_length <= size:
+        pytest.skip("too little memory")
+    array = mpscffi.empty(size, dtype="uint8")
+    array[-1] = 7
+    assert array[-1].item() == 7
+    del array
+    gc.collect()
+    mpscffi.empty_cache()
+    assert mpscffi.current_allocated_memory() == 0
+
+
 # ---- reuse
 
 

@@ -43,6 +43,8 @@ SLACK = 2
 MIN_SLACK = 64 * MIB
 #: Bytes of blocks of one size that are made in advance.
 MAX_ROW = 64 << 10
+#: Blocks of several streams that an allocation looks at.
+SWEPT = 16
 #: A heap that is shared by many blocks takes no more than this part of the room below the limit.
 SHARE_OF_ROOM = 4
 
@@ -274,7 +276,7 @@ class Allocator:
                 return self._place_apart(size_class)
             self._inside = True
             try:
-                self._sweep()
+                self._sweep(SWEPT)
                 return (
                     self._from_cache(size_class, host_bound)
                     or self._from_ranges(size_class)
@@ -499,7 +501,7 @@ class Allocator:
                 return
             self._inside = True
             try:
-                self._sweep()
+                self._sweep(len(self.pending.blocks))
                 for pool in self.pools:
                     busy = pool.flush()
                     if busy and not only_idle:
@@ -566,17 +568,16 @@ class Allocator:
                 if not self._inside:
                     self._inside = True
                     try:
-                        self._sweep()
+                        self._sweep(len(self.pending.blocks))
                     finally:
                         self._inside = False
 
-    def _sweep(self) -> None:
+    def _sweep(self, most: int) -> None:
         pending = self.pending
-        busy = []
-        for _ in range(len(pending.blocks)):
-            block = pending.blocks.pop()
+        for _ in range(min(most, len(pending.blocks))):
+            block = pending.blocks.pop(0)
             if block.in_use():
-                busy.append(block)
+                pending.blocks.append(block)
                 continue
             pending.counters.current += block.size
             self.counters.current -= block.size
@@ -588,7 +589,6 @@ class Allocator:
             if self.watchers:
                 self.tell("free", block, block.size)
             block.home.free.append(block)
-        pending.blocks.extend(busy)
 
     # ---- making room
 
