@@ -29,6 +29,8 @@ _LONG = SCALARS[lib.MPS_DATA_LONG]
 #: Of one argument; the device's own limit is checked again where the call is queued.
 _MAX_INLINE = 4096
 _MAX_FLOAT = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+#: For a parameter that the kernel does not use.
+_NOTHING = ffi.new("char[16]")
 _NUMBERS = (bool, int, float)
 
 
@@ -144,6 +146,8 @@ class Slot:
             return
         if isinstance(value, (list, tuple)):
             self._put_list(value, stream)
+        elif value is None and not self.argument.is_used:
+            self._point_at(_NOTHING, len(_NOTHING))
         else:
             self._put_bytes(self._bytes_of(value))
 

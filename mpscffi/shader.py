@@ -300,9 +300,9 @@ class Kernel(ProcessBound):
         Parameters
         ----------
         *args : Array, number, bytes, or list of arrays or of numbers
-            One for each buffer slot, from slot 0 on; None where the kernel has no such slot. Numbers, NumPy's scalars
-            and arrays without axes are converted to the type that the kernel declares. A list of arrays becomes a
-            table of their addresses.
+            One for each buffer slot, from slot 0 on; None where the kernel has no such slot or does not use it. Numbers,
+            NumPy's scalars and arrays without axes are converted to the type that the kernel declares. A list of arrays
+            becomes a table of their addresses.
         threads : int or sequence of one to three int, optional
             Threads along x, y and z; by default one for each element of the first array argument, as the kernel sees
             it: for a ``device float4*`` parameter, one for each four floats.
@@ -435,12 +435,13 @@ class Kernel(ProcessBound):
                 )
             if name in known[: len(args)]:
                 raise ArgumentTypeError(f"kernel {self.name!r}: argument {name!r} is given by position and by name")
-        missing = [name for name in known[len(args) :] if name not in named]
+        unused = [argument.name for argument in self._buffers if not argument.is_used]
+        missing = [name for name in known[len(args) :] if name not in named and name not in unused]
         if missing:
             raise InvalidArgumentError(
                 f"kernel {self.name!r}: missing {', '.join(map(repr, missing))}; its buffers are: {self._parameters()}"
             )
-        return (*args, *(named[name] for name in known[len(args) :]))
+        return (*args, *(named.get(name) if name in unused else named[name] for name in known[len(args) :]))
 
     def _lengths(self, memory: int | Sequence[int] | Mapping[int | str, int] | None) -> tuple[tuple[int, int], ...]:
         """Return slots and bytes of threadgroup memory."""

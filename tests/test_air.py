@@ -1200,3 +1200,18 @@ def test_faults_are_told() -> None:
 def test_a_library_built_twice_is_built_once() -> None:
     data = metallib([simple("", parameters=[INDEX])])
     assert build(data, "k") == build(data, "k")
+
+
+def test_parameters_that_are_not_used_need_not_be_given() -> None:
+    body = Body()
+    body.store("float", "2.0", "%1", "%2")
+    parameters = [device("never", 0, unused=True), device("x", 1), given("thread_position_in_grid")]
+    kernel = mpscffi.load_metallib(metallib([Kernel("k", parameters, body.text)])).k
+    x = mpscffi.zeros(4)
+    kernel(None, x, threads=1)
+    kernel(x=x[1:], threads=1)
+    kernel(x, x[2:], threads=1)
+    kernel(1.5, x[3:], threads=1)
+    assert x.tolist() == [2, 2, 2, 2]
+    with pytest.raises(TypeError, match="NoneType"):
+        kernel(x, None, threads=1)
