@@ -290,38 +290,50 @@ def _by_library(product: _Product) -> bool:
     whole = product.result.rows * result.row_bytes
     if any(length > 1 and step < whole for length, step in zip(product.stack, product.result.steps, strict=True)):
         return False  # results lie in each other's gaps
-    call = ffi.new("mps_matmul *")
-    call.struct_size = ffi.sizeof("mps_matmul")
-    call.data_type = _TYPES[product.result.array.dtype.name][0]
-    targets = (call.left, call.right, call.result)
-    for target, matrix, layout in zip(targets, product[:3], (left, right, result), strict=True):
-        target.buffer = matrix.array._block.pointer
-        target.rows, target.columns = matrix.rows, matrix.columns
-        target.row_bytes = layout.row_bytes
-        if layout.transposed:
-            target.rows, target.columns = matrix.columns, matrix.rows
-            target.transposed = 1
+    call = _call(product, (left, right, result))
     stream = _adopting(*(matrix.array for matrix in product[:3]))
     runs = list(_runs(product))
     for run in runs:
-        call.count = run.length
-        for target, matrix, step, offset in zip(targets, product[:3], run.steps, run.offsets, strict=True):
-            target.matrix_bytes = step
-            target.offset = matrix.array._offset + offset
-        # One right matrix for all: the left ones are the rows of a single one.
-        rows = product.result.rows
-        if run.length > 1 and _is_tall(call, rows):
-            rows *= run.length
-            call.count = 1
-        call.result.rows = rows
-        if not call.left.transposed:
-            call.left.rows = rows
+        _aim(call, product, run)
         if stream._recording is not None:
             kept = ffi.new("mps_matmul *", call[0])
             stream._recording.take_product(kept, _by_name(product), is_whole=len(runs) == 1)
         else:
             check(lib.mps_queue_matmul(stream._pointer, call))
     return True
+
+
+def _call(product: _Product, layouts: tuple[_Rows, _Rows, _Rows]) -> Any:
+    """Return an ``mps_matmul``, filled in but for where a run's matrices lie."""
+    call = ffi.new("mps_matmul *")
+    call.struct_size = ffi.sizeof("mps_matmul")
+    call.data_type = _TYPES[product.result.array.dtype.name][0]
+    targets = (call.left, call.right, call.result)
+    for target, matrix, layout in zip(targets, product[:3], layouts, strict=True):
+        target.buffer = matrix.array._block.pointer
+        target.rows, target.columns = matrix.rows, matrix.columns
+        target.row_bytes = layout.row_bytes
+        if layout.transposed:
+            target.rows, target.columns = matrix.columns, matrix.rows
+            target.transposed = 1
+    return call
+
+
+def _aim(call: Any, product: _Product, run: _Run) -> None:
+    """Fill in where a run's matrices lie."""
+    targets = (call.left, call.right, call.result)
+    for target, matrix, step, offset in zip(targets, product[:3], run.steps, run.offsets, strict=True):
+        target.matrix_bytes = step
+        target.offset = matrix.array._offset + offset
+    height = product.result.rows
+    call.count = run.length
+    if run.length > 1 and _is_tall(call, height):
+        # One right matrix for all: the left ones are the rows of a single one.
+        height *= run.length
+        call.count = 1
+    call.result.rows = height
+    if not call.left.transposed:
+        call.left.rows = height
 
 
 def _by_name(product: _Product) -> dict[str, Array]:
