@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import threading
 from typing import Any
 
@@ -128,6 +129,36 @@ def test_counters_with_many_threads() -> None:
     assert mpscffi.current_allocated_memory() == base
     mpscffi.empty_cache()
     assert allocator_of(mpscffi.current_device()).reserved == base == 0
+
+
+def test_a_signal_handler_allocates(device: mpscffi.Device) -> None:
+    """At any point of an allocation; what it takes and gives back is counted as any other."""
+    held: list[Any] = []
+    rng = random.Random(3)
+
+    def interrupt(number: int, frame: Any) -> None:
+        held.append(mpscffi.empty(rng.randrange(1, 300_000)))
+        if len(held) > 30:
+            held.clear()
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        kept: list[Any] = []
+        for step in range(10_000):
+            kept.append(mpscffi.empty(1 + step * 7919 % 200_000))
+            if len(kept) > 50:
+                kept.pop(step % 50)
+            if step % 500 == 0:
+                mpscffi.empty_cache()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    held.clear()
+    kept.clear()
+    mpscffi.empty_cache()
+    assert mpscffi.current_allocated_memory() == 0
+    assert allocator_of(device).reserved == 0
 
 
 def test_memory_goes_back_at_once_for_any_number_of_arrays() -> None:
