@@ -300,9 +300,9 @@ class Kernel(ProcessBound):
         Parameters
         ----------
         *args : Array, number, bytes, or list of arrays or of numbers
-            One for each buffer slot, from slot 0 on; None where the kernel has no such slot or does not use it. Numbers,
-            NumPy's scalars and arrays without axes are converted to the type that the kernel declares. A list of arrays
-            becomes a table of their addresses.
+            One for each buffer slot, from slot 0 on; None where the kernel has no such slot or does not use it.
+            Numbers, NumPy's scalars and arrays without axes are converted to the type that the kernel declares. A list
+            of arrays becomes a table of their addresses.
         threads : int or sequence of one to three int, optional
             Threads along x, y and z; by default one for each element of the first array argument, as the kernel sees
             it: for a ``device float4*`` parameter, one for each four floats.
