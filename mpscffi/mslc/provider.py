@@ -16,7 +16,7 @@ from .toolchain import Toolchain, find_toolchain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .cache import Stats
     from .program import Program
@@ -198,15 +198,20 @@ class _Compiler:
             headers = known.decode("utf-8", "surrogateescape").partition("\n\n")[0] if known is not None else ""
         values = sorted((str(name), data_type, data.hex()) for name, (data_type, data) in constants.items())
         key = self.cache.key("kernel", source_key, headers, kernel, repr(values))
+        return self.kept(
+            key, lambda output: self._program(source_key + headers, source, options).build(kernel, constants, output)
+        )
+
+    def kept(self, key: str, make: Callable[[str], None]) -> str:
+        """Return the path of the kernel library with a key; without one, of what `make` writes to the path given."""
         path = self.cache.find(key, ".so")
         if path is not None:
             return path
-        program = self._program(source_key + headers, source, options)
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
             output = os.path.join(directory, "kernel.so")
-            program.build(kernel, constants, output)
+            make(output)
             return self.cache.store(key, ".so", output)
 
     def _source_key(self, source: str, options: Options) -> str:

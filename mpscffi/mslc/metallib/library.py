@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from typing import NamedTuple
 
@@ -127,13 +125,9 @@ def build(
     driver = _compiler()
     values = sorted((str(name), data_type, value.hex()) for name, (data_type, value) in constants.items())
     key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values), "validated" if validate else "")
-    path = driver.cache.find(key, ".so")
-    if path is not None:
-        return path
-    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
-        output = os.path.join(directory, "kernel.so")
-        _builder(driver).build(bitcode, place.name, constants, output, validate=validate)
-        return driver.cache.store(key, ".so", output)
+    return driver.kept(
+        key, lambda output: _builder(driver).build(bitcode, place.name, constants, output, validate=validate)
+    )
 
 
 def emit(data: Data, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], form: str, output: str) -> None:
