@@ -108,6 +108,8 @@ def _watched(
     """Start a command whose standard input ends when this process does, and end it afterwards."""
     # A language or a colour setting of the user must not change what the diagnostics look like.
     environment = {**os.environ, "LC_ALL": "C", "NO_COLOR": "1"}
+    # What is preloaded is meant for this program; a sanitizer's runtime alone is more than the limit of memory.
+    environment.pop("LD_PRELOAD", None)
     try:
         process = subprocess.Popen(
             command,
