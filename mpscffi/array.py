@@ -633,10 +633,9 @@ def empty(
         "shared": seen by CPU and device alike. "private": the device's alone; contents come and go by
         :meth:`Array.copy_from`, :meth:`Array.copy` and :meth:`Array.to_host`.
     """
-    element = DEFAULT if dtype is None else device_dtype(dtype)
-    if storage != "shared":
-        return _allocate(shape, element, "empty", private=_is_private(storage, "empty"))
-    return _allocate(shape, element, "empty")
+    if dtype is None and storage == "shared":
+        return _allocate(shape, DEFAULT, "empty")
+    return _allocate(shape, device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
 
 
 def zeros(
