@@ -37,7 +37,7 @@ class Event(ProcessBound):
         Whether :meth:`elapsed_time` and :meth:`timestamp` may be asked.
     """
 
-    __slots__ = ("_handle", "_info", "_pointer", "_reached", "_timed", "_value", "device", "enable_timing")
+    __slots__ = ("_handle", "_pointer", "_reached", "_timed", "_value", "device", "enable_timing")
 
     def __init__(self, enable_timing: bool = False) -> None:
         if not isinstance(enable_timing, bool):
@@ -48,7 +48,6 @@ class Event(ProcessBound):
         check(lib.mps_event_create(self.device._pointer, out))
         self._handle = Handle(out[0], lib.mps_event_release)
         self._pointer = out[0]
-        self._info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
         #: What was recorded or signalled last.
         self._value = 0
         # What is known for good, so that it is not asked for again: a value that was reached, and the time of one.
@@ -132,11 +131,7 @@ class Event(ProcessBound):
         """
         value = self._value if value is None else _checked(value, "query")
         if self._reached < value:
-            info = self._info
-            status = _get_info(self._pointer, info)
-            if status:
-                check(status)
-            if info.value < value:
+            if self._ask().value < value:
                 return False
             self._reached = value
         elif _device.forked:
@@ -233,7 +228,7 @@ class Event(ProcessBound):
             raise StateError(f"{function}: the {name} was never recorded")
 
     def _ask(self) -> Any:
-        # A struct of its own, since another thread may use the shared one at the same time.
+        # A new struct each time, since several threads may ask at once.
         info = ffi.new("mps_event_info *", {"struct_size": _INFO_SIZE})
         check(_get_info(self._pointer, info))
         return info
