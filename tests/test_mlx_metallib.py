@@ -241,10 +241,11 @@ def test_rows(mlx: mpscffi.ShaderLibrary, type_name: str, tolerance: float) -> N
     x = chance.standard_normal((16, 4096)).astype(dtype)
     w, b = (chance.standard_normal(4096).astype(dtype) for _ in range(2))
     exact, weights, offsets = x.astype(float), w.astype(float), b.astype(float)
-    grid = {"threads": 16 * 1024, "group_size": 1024}
+    grid = {"threads": 16 * 1024, "group_size": 1024}  # four values a thread
     found = run(mlx[f"rms{type_name}"], x, w, np.zeros_like(x), 1e-5, 4096, 1, **grid)[2].astype(float)
     expected = exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5) * weights
     np.testing.assert_allclose(found, expected, 4 * tolerance, 4 * tolerance)
+    grid = {"threads": 16 * 512, "group_size": 512}  # eight: a thread without any would write in front of its own array
     found = run(mlx[f"layer_norm{type_name}"], x, w, b, np.zeros_like(x), 1e-5, 4096, 1, 1, **grid)[3].astype(float)
     centred = exact - exact.mean(1, keepdims=True)
     expected = centred / np.sqrt(exact.var(1, keepdims=True) + 1e-5) * weights + offsets

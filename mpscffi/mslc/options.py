@@ -15,6 +15,11 @@ _OLDEST_LANGUAGE = (1, 0)
 _NEWEST_LANGUAGE = (4, 0)
 
 
+def fibers_alone() -> bool:
+    """Whether all kernels in which threads meet are to be run with a fiber for each thread."""
+    return os.environ.get("MPSCFFI_FIBERS") == "1"
+
+
 class Options:
     """Options of a compilation.
 
@@ -68,7 +73,7 @@ class Options:
         self.language_version = language_version
         self.validate = validate
         self.debug = debug or os.environ.get("MPSCFFI_SHADER_DEBUG") == "1"
-        self.fibers = fibers or os.environ.get("MPSCFFI_FIBERS") == "1"
+        self.fibers = fibers or fibers_alone()
 
     def key(self) -> str:
         """Text that differs for options that differ."""

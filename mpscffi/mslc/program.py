@@ -13,6 +13,7 @@ from . import process
 from .cache import digest
 from .diagnostics import Place, Sources, error_text, translated
 from .errors import CompileError, RequestError
+from .gang import SIMPLIFY, NotGangedError, ganged
 from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
 from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
@@ -34,6 +35,7 @@ _UNIT = "unit.cpp"
 _FLAG_FIBERS = 1
 _FLAG_BOUNDED = 2
 _FLAG_VALIDATED = 4
+_FLAG_GANGS = 8
 _MAX_THREADS = 1024
 # What macros make of a source must end somewhere: this is 20 times the longest source that is known.
 _MOST_TEXT = 16 << 20
@@ -58,7 +60,8 @@ class Unit:
     """A translation unit: the source, rendered with `output`, is its lines from `first` to `last`.
 
     The line `tail` and those behind it are about `entries`, one each. `is_split`: what clang says of it is not to be
-    told, as its lines are not the source's.
+    told, as its lines are not the source's. `meets`: threads wait for each other in it, and not all of them has to be a
+    fiber.
     """
 
     text: str
@@ -68,6 +71,7 @@ class Unit:
     tail: int
     entries: list[Entry]
     is_split: bool = False
+    meets: bool = False
 
 
 class Program:
@@ -285,7 +289,36 @@ class Program:
             if self._compile(unit.text, ["-c"], output).status == 0:
                 return
             unit = self.unit(kernel, constants, number, split=False)
+        if unit.meets and self._compile_gang(self.unit(kernel, constants, number, split=False, gangs=True), output):
+            return
         self._compile_unit(unit, output)
+
+    def _compile_gang(self, unit: Unit, output: str) -> bool:
+        """Compile a kernel whose SIMD-groups are loops over their lanes; whether that can be."""
+        text = self._ganged(unit)
+        if text is None:
+            return False
+        with _Workspace() as directory:
+            code = os.path.join(directory, "kernel.ll")
+            with open(code, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+                file.write(text)
+            if self._compile_code(["-c", "-o", output, code], directory).status:
+                return False
+        self._refuse_constructors(unit, output)
+        return True
+
+    def _ganged(self, unit: Unit) -> str | None:
+        """Return the code of a unit's kernel, made of gangs, if it can be."""
+        with _Workspace() as directory:
+            code = os.path.join(directory, "kernel.ll")
+            if self._compile(unit.text, [*SIMPLIFY, "-S", "-emit-llvm"], code).status:
+                return None
+            with open(code, encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read()
+        try:
+            return ganged(text, "@mslc_thread", "mslc_gang")
+        except NotGangedError:
+            return None
 
     def _compile_unit(self, unit: Unit, output: str) -> None:
         if self._options.validate:
@@ -338,18 +371,21 @@ class Program:
             return place.file, place.line
 
         optimized = os.path.join(directory, "optimized.ll")
-        self._compile_code([*SINGLE_ACCESSES, "-S", "-emit-llvm", "-o", optimized, code], directory)
+        self._compile_validated_code([*SINGLE_ACCESSES, "-S", "-emit-llvm", "-o", optimized, code], directory)
         with open(optimized, encoding="utf-8", errors="surrogateescape") as file:
             text = instrumented(file.read(), locate)
         with open(code, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             file.write(text)
-        self._compile_code([*NO_PASSES, "-c", "-o", output, code], directory)
+        self._compile_validated_code([*NO_PASSES, "-c", "-o", output, code], directory)
 
-    def _compile_code(self, arguments: list[str], directory: str) -> None:
+    def _compile_code(self, arguments: list[str], directory: str) -> process.Finished:
         """Run clang on LLVM's code."""
         flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
         flags.remove("-std=gnu++17")  # it is no C++ any more
-        finished = process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory)
+        return process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory)
+
+    def _compile_validated_code(self, arguments: list[str], directory: str) -> None:
+        finished = self._compile_code(arguments, directory)
         if finished.status:
             log = f"{SOURCE_NAME}: error: the code for validation is refused\n{finished.errors}"
             raise self._failure(finished, log)
@@ -370,12 +406,18 @@ class Program:
             raise self._failure(finished, self._log(finished.errors, unit))
 
     def unit(
-        self, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], number: str = "", *, split: bool = True
+        self,
+        kernel: str,
+        constants: Mapping[str | int, tuple[int, bytes]],
+        number: str = "",
+        *,
+        split: bool = True,
+        gangs: bool = False,
     ) -> Unit:
         """Return the C++ of one kernel.
 
         It is a library of its own, or with a number, which is a suffix of names, a part of one. It does without fibers
-        if `split`, and if that can be; clang has to confirm that it can.
+        if `split`, and if that can be; clang has to confirm that it can. With `gangs` it is what `gang.ganged` takes.
         """
         entry = self._rewritten.entries.get(kernel)
         if entry is None:
@@ -391,10 +433,14 @@ class Program:
         else:
             flags, arguments = flags & ~_FLAG_FIBERS, Splitter.expression(arguments)
         tail = f"{texts}\n" if texts else ""
+        meets = flags & (_FLAG_FIBERS | _FLAG_VALIDATED) == _FLAG_FIBERS and not self._options.fibers
+        if gangs:
+            flags |= _FLAG_GANGS
+            tail += f"MSLC_GANG_THREAD({arguments})\n"
         macro = f"MSLC_KERNEL({number}, " if number else "MSLC_KERNEL_LIBRARY("
         tail += f"{macro}{name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
         unit = self._unit(values, output, tail, [entry, entry], number or "_only")
-        unit.is_split = is_split
+        unit.is_split, unit.meets = is_split, meets
         return unit
 
     def _split(self, entry: Entry) -> list[str] | None:

@@ -173,19 +173,30 @@ static HOST_ON_FIBER __attribute__((noinline)) void collective(void *operand, ms
   host_fiber_pass(worker, next_thread(worker));
 }
 
-static HOST_ON_FIBER void yield(void) {
-  host_worker *worker = host_self;
-  if (worker->live == 0 || ++worker->yields % YIELDS_PER_TURN == 0) {
-    sched_yield();
-  }
-  if (worker->live == 0) {
-    return;
-  }
+/* Let all others go on first. */
+static HOST_ON_FIBER void give_way(host_worker *worker) {
   host_simdgroup *group = worker->group;
   uint32_t lane = UINT32_C(1) << worker->lane;
   group->ready &= ~lane;
   group->yielded |= lane;
   host_fiber_pass(worker, next_thread(worker));
+}
+
+static HOST_ON_FIBER void yield(void) {
+  host_worker *worker = host_self;
+  if (worker->live == 0 || ++worker->yields % YIELDS_PER_TURN == 0) {
+    sched_yield();
+  }
+  if (worker->live != 0) {
+    give_way(worker);
+  }
+}
+
+static HOST_ON_FIBER void turn(void) {
+  host_worker *worker = on_fiber();
+  if (worker->live > 1) {
+    give_way(worker);
+  }
 }
 
 const mslc_runtime host_runtime = {
@@ -201,4 +212,5 @@ const mslc_runtime host_runtime = {
     .fill = host_validate_fill,
     .scratch = host_worker_scratch,
     .log = host_log,
+    .turn = turn,
 };

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from .. import process
 from ..errors import CompileError
+from ..gang import SIMPLIFY, NotGangedError, ganged
 from ..instrument import NO_PASSES, SINGLE_ACCESSES, instrumented
 from ..linking import link
 from ..target import compile_flags
-from .entry import CONSTANT_BYTES
+from .entry import CONSTANT_BYTES, GANG_RUNNER, THREAD_FUNCTION
 from .translate import translate
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class Builder:
     toolchain : Toolchain
     cache : Cache
         Where the compiled form of intrinsics.cpp is kept.
+    fibers : bool
+        Whether kernels whose threads meet are run as fibers, each thread one.
     """
 
-    def __init__(self, toolchain: Toolchain, cache: Cache) -> None:
+    def __init__(self, toolchain: Toolchain, cache: Cache, fibers: bool = False) -> None:
         self._toolchain = toolchain
+        self._fibers = fibers
         self._cache = cache
         # The math mode of the source is in the bitcode, instruction by instruction.
         self._flags = compile_flags("safe", toolchain.is_zig)
@@ -77,10 +81,12 @@ class Builder:
             If the value of a function constant is missing or of another type.
         """
         with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
-            text = translate(self.printed(bitcode, kernel, directory), kernel, constants, validate=validate)
+            air = self.printed(bitcode, kernel, directory)
             if validate:
+                text = translate(air, kernel, constants, validate=True)
                 self._compile_validated(text, kernel, "kernel.o", directory)
             else:
+                text = self._translated(air, kernel, constants, directory)
                 self._compile(text, kernel, ["-c"], "kernel.o", directory)
             self._link(kernel, output, directory)
 
@@ -100,7 +106,25 @@ class Builder:
                     file.write(text)
                 return
             arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
-            self._compile(translate(text, kernel, constants), kernel, arguments, os.path.abspath(output), directory)
+            text = self._translated(text, kernel, constants, directory)
+            self._compile(text, kernel, arguments, os.path.abspath(output), directory)
+
+    def _translated(
+        self, air: str, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], directory: str
+    ) -> str:
+        """Return what is to be compiled: SIMD-groups as loops over their lanes, if that can be, fibers else."""
+        if self._fibers:
+            return translate(air, kernel, constants)
+        text = translate(air, kernel, constants, gangs=True)
+        if f"@{GANG_RUNNER}" not in text:
+            return text
+        self._compile(text, kernel, [*SIMPLIFY, "-S", "-emit-llvm"], "thread.ll", directory)
+        with open(os.path.join(directory, "thread.ll"), encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+        try:
+            return ganged(text, THREAD_FUNCTION, "mslc_gang")
+        except NotGangedError:
+            return translate(air, kernel, constants)
 
     def printed(self, bitcode: bytes, kernel: str, directory: str) -> str:
         """Return bitcode as LLVM's text.

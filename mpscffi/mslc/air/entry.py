@@ -30,6 +30,8 @@ INPUTS = _OF_GRID - {"buffer"} | frozenset(
     "quadgroup_index_in_threadgroup quadgroups_per_threadgroup".split()
 )
 _STATE = "ptr %launch, ptr %group, ptr %thread"
+THREAD_FUNCTION = "@mslc_air_thread"
+GANG_RUNNER = "mslc_air_run_gangs"
 
 
 def check_parameters(info: KernelInfo) -> None:
@@ -66,15 +68,20 @@ class Entry:
         How many variables there are in threadgroup memory.
     flags : int
         FIBERS, BOUNDED and VALIDATED.
+    gangs : bool
+        Whether a kernel whose threads meet is to be run by whole SIMD-groups.
     """
 
-    def __init__(self, name: str, info: KernelInfo, types: list[str], absent: set[int], slots: int, flags: int) -> None:
+    def __init__(
+        self, name: str, info: KernelInfo, types: list[str], absent: set[int], slots: int, flags: int, gangs: bool
+    ) -> None:
         self._name = name
         self._info = info
         self._types = types
         self._absent = absent
         self._slots = slots
         self._flags = flags
+        self._gangs = gangs and bool(flags & FIBERS)
         self._lines: list[str] = []
         self._copies: dict[int, int] = {}
         self._bound = [item for item in info.parameters if item.kind and item.position not in absent]
@@ -97,7 +104,7 @@ class Entry:
     def runner(self) -> str:
         """The function of intrinsics.cpp that runs the kernel's threadgroups."""
         if self._flags & FIBERS:
-            return "mslc_air_run_fibers"
+            return GANG_RUNNER if self._gangs else "mslc_air_run_fibers"
         roles = {item.role for item in self._info.parameters if item.position not in self._absent}
         is_alone = not self._slots and all(item.kind != THREADGROUP for item in self._bound)
         return "mslc_air_run_rows" if is_alone and roles <= _OF_GRID else "mslc_air_run_threadgroups"
@@ -121,8 +128,9 @@ class Entry:
         arguments = ", ".join(
             f"{self._types[parameter.position]} {self._argument(parameter)}" for parameter in self._info.parameters
         )
-        # Discarded once they are inlined.
-        lines = [f"define linkonce_odr hidden void @mslc_air_thread({_STATE}, ptr %constants) alwaysinline nounwind {{"]
+        # Discarded once it is inlined, or kept to be made into a gang's.
+        linkage, inlining = ("hidden", "noinline") if self._gangs else ("linkonce_odr hidden", "alwaysinline")
+        lines = [f"define {linkage} void {THREAD_FUNCTION}({_STATE}, ptr %constants) {inlining} nounwind {{"]
         lines += [*self._lines, f"  call void {function}({arguments})", "  ret void", "}"]
         head = "define linkonce_odr hidden void @mslc_air_copy_constants(ptr %launch, ptr %constants)"
         lines.append(f"{head} alwaysinline nounwind {{")

@@ -11,6 +11,7 @@
 #include <metal_quadgroup>
 #include <metal_simdgroup>
 #include <metal_simdgroup_matrix>
+#include <mslc/gang.h>
 #include <mslc/launch.h>
 
 #define MSLC_AIR extern "C" __attribute__((always_inline))
@@ -425,6 +426,12 @@ template <> struct signature<void (*)(air_parameters)> {
   extern "C" void mslc_air_run_##name(const mslc_launch *launch, unsigned long first, unsigned long last) {            \
     mslc::launcher<fibers, &mslc::air_kernel, mslc::role<mslc::kind>>::run(launch, first, last);                       \
   }
+MSLC_AIR void mslc_gang_collective(char *operands, ulong stride, uint lanes, mslc_collective_fn operation) {
+  mslc::gang_collective(operands, stride, lanes, operation);
+}
+extern "C" void mslc_air_run_gangs(const mslc_launch *launch, unsigned long first, unsigned long last) {
+  mslc::run_gangs<mslc::signature<void (*)(mslc::air_parameters)>::constants<>>(launch, first, last);
+}
 MSLC_RUN(fibers, true, thread_index_in_threadgroup)
 MSLC_RUN(threadgroups, false, thread_index_in_threadgroup)
 MSLC_RUN(rows, false, thread_position_in_grid) // of a kernel that cannot tell where a threadgroup ends

@@ -236,5 +236,7 @@ def _plain(symbol: str) -> str:
 
 def _unescaped(text: str) -> str:
     """Return a text of LLVM's with its escapes made bytes; those that are no UTF-8 are kept as surrogates."""
+    if "\\" not in text:
+        return text
     data = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")

@@ -6,6 +6,7 @@ import threading
 from typing import NamedTuple
 
 from ..errors import RequestError
+from ..options import fibers_alone
 from ..provider import Constant, Listing, _compiler
 from ..values import type_text
 from .container import Metallib, checked, printable, table_digest, unwrapped
@@ -124,7 +125,8 @@ def build(
     constants = constants or {}
     driver = _compiler()
     values = sorted((str(name), data_type, value.hex()) for name, (data_type, value) in constants.items())
-    key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values), "validated" if validate else "")
+    mode = "validated" if validate else "fibers" if fibers_alone() else ""
+    key = driver.cache.key("metallib", place.digest.hex(), kernel, repr(values), mode)
     return driver.kept(
         key, lambda output: _builder(driver).build(bitcode, place.name, constants, output, validate=validate)
     )
@@ -140,7 +142,7 @@ def _builder(driver: _Compiler) -> Builder:
     from ..air.build import Builder
 
     driver._check_toolchain()
-    return Builder(driver.toolchain, driver.cache)
+    return Builder(driver.toolchain, driver.cache, fibers_alone())
 
 
 def _bitcode(data: Data, place: _Place) -> bytes:

@@ -3,9 +3,9 @@
  * Read by both sides: by C11 in shim/host, and by the C++ that mslc makes of a Metal source, which sees no system
  * header. So only built-in types, and sizes that are the same everywhere the host device runs (LP64).
  *
- * A kernel library is a shared object that exports one symbol, `mslc_kernel_library`. It is made of one translation unit
- * for each kernel, and asks nothing of the process but libm: what it needs of the runtime comes through a table that the
- * loader puts into it. */
+ * A kernel library is a shared object that exports one symbol, `mslc_kernel_library`. It is made of one translation
+ * unit for each kernel, and asks nothing of the process but libm: what it needs of the runtime comes through a table
+ * that the loader puts into it. */
 #ifndef MSLC_KERNEL_ABI_H
 #define MSLC_KERNEL_ABI_H
 
@@ -29,9 +29,9 @@ typedef struct mslc_argument {
   const char *type_name; /* of the element: "float4", or what the source calls it */
   unsigned kind;         /* 1 buffer, 3 threadgroup */
   unsigned index;
-  unsigned access;       /* 1 read, 3 read and write; 0 if the kernel does not touch it */
-  unsigned data_type;    /* base | lanes << 8 */
-  unsigned data_size;    /* bytes of an element */
+  unsigned access;    /* 1 read, 3 read and write; 0 if the kernel does not touch it */
+  unsigned data_type; /* base | lanes << 8 */
+  unsigned data_size; /* bytes of an element */
   unsigned data_align;
   unsigned is_reference; /* 1 for T& */
 } mslc_argument;
@@ -42,22 +42,23 @@ typedef struct mslc_threadgroup_slot {
   unsigned size;
   unsigned align;
   volatile unsigned offset; /* from the start of the arena */
-  unsigned reserved; /* the kernel's own */
+  unsigned reserved;        /* the kernel's own */
 } mslc_threadgroup_slot;
 
 /* One dispatch, as all its workers see it. */
 typedef struct mslc_launch {
-  void *buffers[MSLC_BUFFER_SLOTS + 1];                 /* address of each buffer argument, offset included */
-  unsigned threadgroup_offset[MSLC_BUFFER_SLOTS + 1];   /* place in the arena of [[threadgroup(n)]] */
-  unsigned grid[3];                                     /* threads */
-  unsigned group[3];                                    /* threads of a full threadgroup */
-  unsigned groups[3];                                   /* threadgroups, those at the edges included */
+  void *buffers[MSLC_BUFFER_SLOTS + 1];               /* address of each buffer argument, offset included */
+  unsigned threadgroup_offset[MSLC_BUFFER_SLOTS + 1]; /* place in the arena of [[threadgroup(n)]] */
+  unsigned grid[3];                                   /* threads */
+  unsigned group[3];                                  /* threads of a full threadgroup */
+  unsigned groups[3];                                 /* threadgroups, those at the edges included */
 } mslc_launch;
 
 /* Bits of mslc_kernel.flags. */
-#define MSLC_KERNEL_FIBERS 1  /* uses barriers or SIMD-group functions: its threads run as fibers */
-#define MSLC_KERNEL_BOUNDED 2 /* has no loop and no recursion: it ends whatever its arguments are */
+#define MSLC_KERNEL_FIBERS 1    /* uses barriers or SIMD-group functions: its threads run as fibers */
+#define MSLC_KERNEL_BOUNDED 2   /* has no loop and no recursion: it ends whatever its arguments are */
 #define MSLC_KERNEL_VALIDATED 4 /* asks the runtime about each access to memory */
+#define MSLC_KERNEL_GANGS 8     /* beside FIBERS: a fiber is a whole SIMD-group, whose lanes are loops */
 
 typedef struct mslc_kernel {
   const char *name; /* the name to ask for: host_name, or the function's own */
@@ -129,9 +130,9 @@ typedef struct mslc_runtime {
   /* threadgroup_barrier: waits for all threads of the threadgroup that have not returned. In a fiber only. */
   void (*threadgroup_barrier)(void);
   /* A SIMD-group function: waits until every lane of the SIMD-group has come to some wait or returned, then runs
-   * `operation` once for the lanes that wait at the same call site, which is known by the return address: of several, the
-   * lowest goes first. So these calls must keep their order, and none may be merged with another or doubled. In a fiber
-   * only. */
+   * `operation` once for the lanes that wait at the same call site, which is known by the return address: of several,
+   * the lowest goes first. So these calls must keep their order, and none may be merged with another or doubled. In a
+   * fiber only. */
   void (*collective)(void *operand, mslc_collective_fn operation);
   /* The running fiber's lane in its SIMD-group. */
   unsigned (*lane)(void);
@@ -148,6 +149,8 @@ typedef struct mslc_runtime {
   void *(*scratch)(void);
   /* os_log */
   void (*log)(const mslc_log_call *call);
+  /* A fiber that is a whole SIMD-group has done one of its functions: the next SIMD-group's turn. In a fiber only. */
+  void (*turn)(void);
 } mslc_runtime;
 
 typedef struct mslc_library {

@@ -334,8 +334,16 @@ private:
 template <auto function, class... Roles>
 using argument_table = typename signature<decltype(function)>::template arguments<Roles...>;
 
+template <auto function, class... Roles> struct gang_launcher; // see gang.h
+template <unsigned flags, auto function, class... Roles> constexpr auto choose_run() {
+  if constexpr ((flags & MSLC_KERNEL_GANGS) != 0) {
+    return &gang_launcher<function, Roles...>::run;
+  } else {
+    return &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, function, Roles...>::run;
+  }
+}
 template <unsigned flags, auto function, class... Roles>
-constexpr auto run_function = &launcher<(flags & MSLC_KERNEL_FIBERS) != 0, function, Roles...>::run;
+constexpr auto run_function = choose_run<flags, function, Roles...>();
 
 // Slots count in 32 bits. Whatever they can tell is summed up, and refused if it is too much, by the loader.
 template <class T> constexpr bool fits_slot = sizeof(T) <= 0xffffffff;

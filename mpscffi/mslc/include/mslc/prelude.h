@@ -8,6 +8,7 @@
 //   runtime.h             what a kernel asks of the host device, by jumps through a table
 //   reflection.h          parameters of a kernel, as the types say
 //   launch.h              the loop over threads or fibers around a kernel, and the library that holds it
+//   gang.h                SIMD-groups whose lanes are loops
 //   split.h               what kernels are written with that are loops between barriers
 //   number_helpers.h      conversions that the compiler calls by name
 //
@@ -18,5 +19,6 @@
 #pragma once
 #include <metal_stdlib>
 #include <simd/simd.h>
+#include <mslc/gang.h>
 #include <mslc/launch.h>
 #include <mslc/split.h>

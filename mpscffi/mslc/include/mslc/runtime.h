@@ -20,6 +20,7 @@ MSLC_HIDDEN void mslc_collective(void *operand, mslc_collective_fn operation)
     __attribute__((convergent, nomerge, nothrow));
 MSLC_HIDDEN void mslc_yield() __attribute__((convergent, nothrow));
 MSLC_HIDDEN void mslc_log(const mslc_log_call *call) __attribute__((nothrow));
+MSLC_HIDDEN void mslc_turn() __attribute__((nothrow));
 
 // The same value each time one thread of a kernel asks, so calls may be merged and leave loops.
 MSLC_HIDDEN void *mslc_arena() __attribute__((const, nothrow, returns_nonnull));
@@ -38,6 +39,7 @@ static_assert(__builtin_offsetof(mslc_runtime, lane) == 5 * sizeof(word), "as ab
 static_assert(__builtin_offsetof(mslc_runtime, yield) == 6 * sizeof(word), "as above");
 static_assert(__builtin_offsetof(mslc_runtime, scratch) == 10 * sizeof(word), "as above");
 static_assert(__builtin_offsetof(mslc_runtime, log) == 11 * sizeof(word), "as above");
+static_assert(__builtin_offsetof(mslc_runtime, turn) == 12 * sizeof(word), "as above");
 
 // A loop that waits for another thread calls this in each round.
 MSLC_FUNC void yield() {
@@ -74,7 +76,8 @@ template <class Operand> MSLC_CONVERGENT_FUNC void collective(Operand &operand, 
   __asm__(".pushsection .text\n"                                                                                       \
           ".p2align 4\n" MSLC_THUNK("mslc_arena", "16") MSLC_THUNK("mslc_threadgroup_barrier", "24")                   \
               MSLC_THUNK("mslc_collective", "32") MSLC_THUNK("mslc_lane", "40") MSLC_THUNK("mslc_yield", "48")         \
- MSLC_THUNK("mslc_scratch", "80") MSLC_THUNK("mslc_log", "88") ".popsection\n");                                                   \
+                  MSLC_THUNK("mslc_scratch", "80") MSLC_THUNK("mslc_log", "88")                                        \
+                      MSLC_THUNK("mslc_turn", "96") ".popsection\n");                                                  \
   extern "C" {                                                                                                         \
   MSLC_HIDDEN __attribute__((weak)) const mslc_runtime *mslc_runtime_table = nullptr;                                  \
   }

@@ -1,0 +1,99 @@
+"""Threads of a SIMD-group run together: LLVM code of one thread made into code of all its lanes.
+
+What stands between two barriers or SIMD-group functions becomes a loop over the lanes, which LLVM vectorizes, and a
+SIMD-group is one fiber instead of 32. As in SPMD compilers, such lanes are a gang.
+
+`code.py` reads a function, `uniformity.py` finds what has one value for all lanes, `units.py` cuts the function into
+parts, `emit.py` writes the loops.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..air.module import Module
+from ..errors import CompileError
+from .code import Code, NotGangedError
+from .emit import Gang
+from .uniformity import BARRIER, COLLECTIVE, LANE, YIELD, Uniformity
+
+__all__ = ["SIMPLIFY", "NotGangedError", "ganged"]
+
+# Clang's options for code that gangs are made of: all calls inlined, and no loop changed before lanes are loops, too.
+SIMPLIFY = (
+    *("-fno-vectorize", "-fno-slp-vectorize"),
+    *("-mllvm", "-unroll-runtime=false"),
+    *("-mllvm", "-inline-threshold=100000"),
+    "-fno-discard-value-names",  # without them the text may name two blocks alike
+)
+
+_TYPE = re.compile(r'^(%(?:"[^"]*"|[-\w$.]+)) = type .*$', re.MULTILINE)
+_DECLARED = (
+    "void @mslc_gang_collective(ptr, i64, i32, ptr)",
+    "void @mslc_threadgroup_barrier()",
+    "i32 @llvm.umin.i32(i32, i32)",
+)
+_FUNCTION = re.compile(r'^define [^\n]*?(@(?:"[^"]*"|[-\w$.]+))\([^\n]*\n(.*?)^}', re.MULTILINE | re.DOTALL)
+_DECLARATION = re.compile(r"^(?:define|declare) [^\n]*?(@[\w$.]+)\(", re.MULTILINE)
+_CALLED = re.compile(r'@(?:"[^"]*"|[-\w$.]+)')
+_ATTRIBUTES = re.compile(r"^attributes #\d+ = .*$", re.MULTILINE)
+
+
+def ganged(text: str, function: str, prefix: str) -> str:
+    """A module in which a function that runs a thread is replaced by two that run a SIMD-group.
+
+    Parameters
+    ----------
+    text : str
+        The module.
+    function : str
+        With its "@"; its parameters are the launch, the threadgroup, the thread, and constants.
+    prefix : str
+        The name, without "@", of the function for any SIMD-group; that for full ones has "_full" behind it. Where they
+        are declared they are defined.
+
+    Raises
+    ------
+    NotGangedError
+        If it is not certain that lanes may be run in loops.
+    """
+    start = re.search(rf"^define [^\n]*{re.escape(function)}\([^\n]*$", text, re.MULTILINE)
+    if start is None:
+        raise NotGangedError("there is no such function")
+    end = text.index("\n}\n", start.start()) + 3
+    types = [match[0] for match in _TYPE.finditer(text)]
+    try:
+        body = Module(text[start.start() : end]).functions[function]
+    except CompileError as error:
+        raise NotGangedError(error.log) from None
+    code = Code(body, {line.partition(" = ")[0] for line in types})
+    uniformity = Uniformity(code)
+    names = (prefix, f"{prefix}_full")
+    parts = [Gang(code, uniformity, types, name != prefix).text(name) for name in names]
+    rest = text[: start.start()] + text[end:]
+    _refuse_calls(code, rest)
+    rest = re.sub(rf"^declare [^\n]*@(?:{'|'.join(names)})\([^\n]*\n", "", rest, flags=re.MULTILINE)
+    known = set(_DECLARATION.findall(rest))
+    declared = [f"declare {line}" for line in _DECLARED if _symbol(line) not in known]
+    # Lanes meet nowhere any more, so nothing hangs on where a call stands.
+    rest = _ATTRIBUTES.sub(lambda match: re.sub(r"\b(?:convergent|nomerge) ", "", match[0]), rest)
+    return "\n".join([rest, *declared, *parts])
+
+
+def _refuse_calls(code: Code, module: str) -> None:
+    """Refuse a function that calls others in which threads meet."""
+    bodies = dict(_FUNCTION.findall(module))
+    todo = [item.callee for block in code.blocks.values() for item in block.instructions if item.callee in bodies]
+    seen = set(todo)
+    while todo:
+        body = bodies[todo.pop()]
+        if any(f"{name}(" in body for name in (BARRIER, COLLECTIVE, LANE, YIELD)):
+            raise NotGangedError("threads meet in a function that is not inlined")
+        for name in _CALLED.findall(body):
+            if name in bodies and name not in seen:
+                seen.add(name)
+                todo.append(name)
+
+
+def _symbol(declaration: str) -> str:
+    return declaration[declaration.index("@") : declaration.index("(")]
