@@ -104,6 +104,16 @@ SPLIT = {
     "float e = simd_shuffle(x, (lane * 7) % 32);"
     "float f = simd_shuffle_rotate_down(x, 5); float g = quad_shuffle_rotate_up(x, 1); "
     "out[i] = a + 2*b + 3*c + 4*d + 5*e + 6*f + 7*g;",
+    "strides": f"""float a = 0, b = 1; int last = -1;
+  for (uint k = t; k < n + 5; k += count) {{ a += in[first + k]; b = b * 2 + k; }}
+  for (int k = int(lane) - 20; k <= int(sg) * 7 + 3; k += 9) {{ last = k; if (k % 2 == 0) {{ a -= in[i] * k; }} }}
+  for (ushort k = ushort(t * 55); k < 56000; k += 9000) {{ b += k; room[t] = k;
+    if (k > 54000) {{ b -= 1; }} }} {BARRIER}
+  out[i] = a + b + last + room[(t + 1) % count];""",
+    "strides with what ends": f"""float sum = 0;
+  for (uint k = t; k < n; k += 3 + group.x) {{ if (k % 5 == 4) {{ continue; }} sum += k; }}
+  for (uint k = t; k < n; k += count) {{ if (k == 9) {{ break; }} sum += 2; }}
+  for (uint k = t; k < n; k += count) {{ thread float *p = &sum; *p += k; }} {BARRIER} out[i] = sum;""",
     "nested": "out[i] = simd_sum(in[i] * simd_max(in[i])); float k = metal::simd_sum(half(in[i])); out[i] += k;",
     "softmax": f"""float m = -INFINITY; for (uint k = t; k < n; k += count) {{ m = max(m, in[first + k]); }}
   m = simd_max(m); if (lane == 0) {{ room[sg] = m; }} {BARRIER}

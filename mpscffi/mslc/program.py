@@ -433,7 +433,8 @@ class Program:
         else:
             flags, arguments = flags & ~_FLAG_FIBERS, Splitter.expression(arguments)
         tail = f"{texts}\n" if texts else ""
-        meets = flags & (_FLAG_FIBERS | _FLAG_VALIDATED) == _FLAG_FIBERS and not self._options.fibers
+        meets = flags & (_FLAG_FIBERS | _FLAG_VALIDATED) == _FLAG_FIBERS
+        meets = meets and not self._options.fibers and not self._options.debug
         if gangs:
             flags |= _FLAG_GANGS
             tail += f"MSLC_GANG_THREAD({arguments})\n"
@@ -448,10 +449,12 @@ class Program:
         flags = self._flags(entry) & (_FLAG_FIBERS | _FLAG_VALIDATED)
         if flags != _FLAG_FIBERS or self._options.fibers or self._options.debug:
             return None
-        try:
-            return Splitter(self._rewritten, entry.kernel).output()
-        except (NotSplitError, SourceError, IndexError, RecursionError):  # the latter three: no structure to see
-            return None
+        for strides in (True, False):
+            try:
+                return Splitter(self._rewritten, entry.kernel, strides=strides).output()
+            except (NotSplitError, SourceError, IndexError, RecursionError):  # the latter three: no structure to see
+                continue
+        return None
 
     def _flags(self, entry: Entry) -> int:
         if self._options.validate:

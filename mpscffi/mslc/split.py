@@ -53,6 +53,7 @@ _PURE = {"min", "max", "abs", "clamp", "clz", "ctz", "popcount", "select", "ceil
     "static_cast",
     "is_function_constant_defined",
 }
+_INTEGERS = {"ushort", "short", "uint", "int", "ulong", "long", "size_t"}
 _TYPES = {
     base + lanes
     for base in ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "half", "bfloat")
@@ -91,6 +92,18 @@ class _Declarator:
 
 
 @dataclass(eq=False, slots=True)
+class _Stride:
+    """A loop `for (type name = first; condition; name += step) body` of one thread, as ranges of tokens."""
+
+    type: str
+    name: str
+    first: tuple[int, int]
+    condition: tuple[int, int]
+    step: tuple[int, int]
+    body: tuple[int, int]
+
+
+@dataclass(eq=False, slots=True)
 class _Item:
     """A statement, tokens [start, stop), and the variables that it can see.
 
@@ -119,13 +132,16 @@ class Splitter:
     ----------
     rewriter : Rewriter
     kernel : Kernel
+    strides : bool
+        Whether threads step through memory side by side, which puts what surrounds such loops into regions of its own.
 
     Raises
     ------
     NotSplitError
     """
 
-    def __init__(self, rewriter: Rewriter, kernel: Kernel) -> None:
+    def __init__(self, rewriter: Rewriter, kernel: Kernel, *, strides: bool = True) -> None:
+        self._strides = strides
         self._rewriter = rewriter
         self._kernel = kernel
         self._tokens = rewriter.tokens
@@ -756,18 +772,92 @@ class Splitter:
         memory = self._memory
         run: list[_Item] = []
         for item in items:
-            if not self._is_group_level(item):
+            stride = self._stride(item)
+            if stride is None and not self._is_group_level(item):
                 run.append(item)
                 continue
             self._emit_region(run, stop)
             run = []
-            if item.kind == "collective":
+            if stride is not None:
+                self._emit_stride(item, stride)
+            elif item.kind == "collective":
                 run.append(self._emit_meetings(item))
             else:
                 self._emit_item(item)
         self._emit_region(run, stop)
         if items is not self._items:
             self._memory = memory
+
+    # ---------------------------------------------------------------- loops over memory
+
+    def _stride(self, item: _Item) -> _Stride | None:
+        """A loop in which threads step through memory side by side: `for (uint i = thread; i < n; i += threads)`.
+
+        Its rounds can be done by all threads before the next, which makes of a loop whose steps LLVM cannot put into
+        one vector a loop over neighbours.
+        """
+        text, start = self._text, item.start
+        if (
+            not self._strides
+            or item.kind != "plain"
+            or text[start] != "for"
+            or text[start + 2] not in _INTEGERS
+            or text[start + 4] != "="
+        ):
+            return None
+        closing = self._condition_end(start)
+        condition = self._statement_end(start + 2)
+        step = self._tokens.find(";", condition) + 1
+        name = text[start + 3]
+        stop = closing - 1
+        if not (condition < step < stop) or text[step] != name or text[step + 1] != "+=" or name in item.scope:
+            return None
+        first, body = (start + 5, condition - 1), (closing, item.stop)
+        stride = _Stride(text[start + 2], name, first, (condition, step - 1), (step + 2, stop), body)
+        words = set(text[closing : item.stop])
+        if words & {"for", "while", "do", "switch", "break", "continue", "return", "static"}:
+            return None
+        if self._is_changed(name, *stride.body) or not self._is_uniform(*stride.step, item.scope):
+            return None
+        is_simple = self._is_made_of_inputs(stride.first, item.scope)
+        scope = {**item.scope, name: _Variable(name, "input")}
+        return stride if is_simple and self._is_made_of_inputs(stride.condition, scope) else None
+
+    def _is_made_of_inputs(self, tokens: tuple[int, int], scope: dict[str, _Variable]) -> bool:
+        """Whether an expression is made of numbers, of what a thread is told of itself, and of what all share."""
+        text, kind = self._text, self._tokens.kind
+        if self._changes(*tokens) or {"[", "*=", "->", "{"} & set(text[tokens[0] : tokens[1]]):
+            return False
+        for index in range(*tokens):
+            if kind[index] == IDENTIFIER and text[index] not in _TYPES and text[index - 1] != ".":
+                variable = scope.get(text[index])
+                if variable is None or variable.form not in ("input", "uniform") or text[index + 1] == "(":
+                    return False
+        return True
+
+    def _emit_stride(self, item: _Item, stride: _Stride) -> None:
+        self._count += 1
+        number, kind = self._count, stride.type
+        going, round_ = f"mslc_going_{number}", f"mslc_round_{number}"
+        bindings = self._bindings([(item.start, item.stop)], item.scope)
+        head = f"MSLC_FOR_THREADS(mslc_group) {{ {self._thread()} {bindings}"
+        # In the type's own width, and so with what overflows the same.
+        value = f"const {kind} {stride.name} = static_cast<{kind}>({self._render(range(*stride.first))} + {round_});"
+        memory = self._memory
+        self._declare_per_thread("uchar", going)
+        self._emit(f"MSLC_FOR_THREADS(mslc_group) {{ {going}[mslc_row + mslc_x] = 1; }}")
+        step = self._on_group_level(*stride.step, item.scope)
+        self._emit(
+            f"for ({kind} {round_} = 0;; {round_} = static_cast<{kind}>({round_} + ({step}))) {{ uint mslc_left = 0;"
+        )
+        condition = self._render(range(*stride.condition))
+        self._emit(f"{head} {value} const bool mslc_goes = {going}[mslc_at] && ({condition});")
+        self._emit(f"{going}[mslc_at] = mslc_goes; mslc_left += mslc_goes; }}")
+        self._emit("if (mslc_left == 0) { break; }")
+        body = self._render(range(*stride.body))
+        self._emit(f"if (mslc_left == mslc_group.state.count) {{ {head} {value} {{ {body} }} }} }}")
+        self._emit(f"else {{ {head} {value} if ({going}[mslc_at]) {{ {body} }} }} }} }}")
+        self._memory = memory
 
     def _emit_region(self, run: list[_Item], stop: int) -> None:
         """Write the loop over the threads for some statements of a block that ends at token `stop`."""

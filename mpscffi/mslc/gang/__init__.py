@@ -14,7 +14,7 @@ import re
 from ..air.module import Module
 from ..errors import CompileError
 from .code import Code, NotGangedError
-from .emit import Gang
+from .emit import PARAMETERS, Gang
 from .uniformity import BARRIER, COLLECTIVE, LANE, YIELD, Uniformity
 
 __all__ = ["SIMPLIFY", "NotGangedError", "ganged"]
@@ -40,7 +40,7 @@ _ATTRIBUTES = re.compile(r"^attributes #\d+ = .*$", re.MULTILINE)
 
 
 def ganged(text: str, function: str, prefix: str) -> str:
-    """A module in which a function that runs a thread is replaced by two that run a SIMD-group.
+    """A module in which a function that runs a thread is replaced by those that run a SIMD-group.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def ganged(text: str, function: str, prefix: str) -> str:
     function : str
         With its "@"; its parameters are the launch, the threadgroup, the thread, and constants.
     prefix : str
-        The name, without "@", of the function for any SIMD-group; that for full ones has "_full" behind it. Where they
-        are declared they are defined.
+        The name, without "@", of the function for any SIMD-group; those for full ones in rows of 32 or 16 have "_32"
+        and "_16" behind it. Where they are declared they are defined.
 
     Raises
     ------
@@ -68,8 +68,15 @@ def ganged(text: str, function: str, prefix: str) -> str:
         raise NotGangedError(error.log) from None
     code = Code(body, {line.partition(" = ")[0] for line in types})
     uniformity = Uniformity(code)
-    names = (prefix, f"{prefix}_full")
-    parts = [Gang(code, uniformity, types, name != prefix).text(name) for name in names]
+    names = [prefix, f"{prefix}_32", f"{prefix}_16"]
+    parts = [Gang(code, uniformity, types, row).text(name) for name, row in zip(names[:2], (0, 32), strict=True)]
+    if uniformity.has_rows:
+        parts.append(Gang(code, uniformity, types, 16).text(names[2]))
+    else:
+        given = re.sub(r"(?:noalias|readonly) ", "", PARAMETERS)
+        parts.append(
+            f"define internal void @{names[2]}({given}) nounwind {{\n  call void @{prefix}({given})\n  ret void\n}}\n"
+        )
     rest = text[: start.start()] + text[end:]
     _refuse_calls(code, rest)
     rest = re.sub(rf"^declare [^\n]*@(?:{'|'.join(names)})\([^\n]*\n", "", rest, flags=re.MULTILINE)

@@ -23,6 +23,10 @@ _FRAME_BYTES = 768
 SCRATCH_BYTES = 3584
 # What a lane's value is made of if it is made anew where it is needed, and so stays a plain function of the lane.
 _CHEAP = frozenset("add sub mul shl lshr ashr and or xor icmp select trunc zext sext ptrtoint getelementptr".split())
+PARAMETERS = (
+    "ptr noalias readonly %launch, ptr noalias readonly %group, i32 %begin, i32 %lanes, "
+    "ptr noalias readonly %constants, ptr noalias %scratch"
+)
 _PROBED = '"probe-stack"="inline-asm"'
 _WIDTH_AT, _HEIGHT_AT = 24, 28  # of threadgroup_state::threads
 _PARAMETERS = ("%launch", "%group", "%thread", "%constants")
@@ -39,19 +43,19 @@ class Gang:
     uniformity : Uniformity
     types : list of str
         Definitions of the module's types.
-    is_full : bool
-        Whether all 32 lanes are there, and stand in one row.
+    row : int
+        32 lanes stand in rows of so many; 0 for any number of lanes in rows of any length.
 
     Raises
     ------
     NotGangedError
     """
 
-    def __init__(self, code: Code, uniformity: Uniformity, types: list[str], is_full: bool) -> None:
+    def __init__(self, code: Code, uniformity: Uniformity, types: list[str], row: int) -> None:
         self.code = code
         self.uniformity = uniformity
         self.units = Units(code, uniformity)
-        self.is_full = is_full
+        self.row = row
         self.definitions: dict[str, Instruction] = {}
         self.unit_of: dict[str, Unit] = {}
         self.variables: dict[str, str] = {}  # of a thread, and their types
@@ -112,12 +116,10 @@ class Gang:
         for writer in writers:
             writer.write()
         lines = [line for writer in writers for line in writer.lines()]
-        parameters = "ptr noalias readonly %launch, ptr noalias readonly %group, i32 %begin, i32 %lanes, "
-        parameters += "ptr noalias readonly %constants, ptr noalias %scratch"
         first = self.units.first[next(iter(self.code.blocks))]
         return "\n".join(
             [
-                f"define internal void @{name}({parameters}) nounwind {_PROBED} {{",
+                f"define internal void @{name}({PARAMETERS}) nounwind {_PROBED} {{",
                 "entry:",
                 "  %thread = alloca [4 x i32], align 16",
                 *self._entry,
@@ -328,7 +330,7 @@ class UnitWriter:
             if kind is None:
                 raise NotGangedError("a SIMD-group function whose operand is no variable")
             size = f"ptrtoint (ptr getelementptr ({kind}, ptr null, i32 1) to i64)"
-            lanes = str(LANES) if self._gang.is_full else "%lanes"
+            lanes = str(LANES) if self._gang.row else "%lanes"
             self._end.append(
                 f"  call void @mslc_gang_collective(ptr {operand}.lanes, i64 {size}, i32 {lanes}, ptr {operation})"
             )
@@ -430,7 +432,7 @@ class UnitWriter:
         name = self._name
         loop = [f"  br label %{name}.end"]
         if self._body:
-            loop = self._full_loop() if self._gang.is_full else self._any_loop()
+            loop = self._fixed_loop(self._gang.row) if self._gang.row else self._any_loop()
         return [f"{name}.head:", *self._head, *loop, f"{name}.end:", *self._end]
 
     def _lane(self, x: str, y: str, z: str, lane: str) -> list[str]:
@@ -456,17 +458,28 @@ class UnitWriter:
             f"{name}.latch:",
         ]
 
-    def _full_loop(self) -> list[str]:
+    def _fixed_loop(self, row: int) -> list[str]:
+        """All lanes, in rows of a length that is known."""
         name = self._name
         return [
+            f"  br label %{name}.row",
+            f"{name}.row:",
+            f"  %{name}.first = phi i32 [ 0, %{name}.head ], [ %{name}.first.next, %{name}.row.latch ]",
+            f"  %{name}.y = phi i32 [ %begin.y, %{name}.head ], [ %{name}.y.next, %{name}.row.latch ]",
             f"  br label %{name}.loop",
             f"{name}.loop:",
-            f"  %{name}.i = phi i32 [ 0, %{name}.head ], [ %{name}.next, %{name}.latch ]",
+            f"  %{name}.i = phi i32 [ 0, %{name}.row ], [ %{name}.next, %{name}.latch ]",
             f"  %{name}.x = add nuw i32 %begin.x, %{name}.i",
-            *self._lane(f"%{name}.x", "%begin.y", "%begin.z", f"%{name}.i"),
+            f"  %{name}.lane = add nuw nsw i32 %{name}.first, %{name}.i",
+            *self._lane(f"%{name}.x", f"%{name}.y", "%begin.z", f"%{name}.lane"),
             f"  %{name}.next = add nuw nsw i32 %{name}.i, 1",
-            f"  %{name}.more = icmp ult i32 %{name}.next, {LANES}",
-            f"  br i1 %{name}.more, label %{name}.loop, label %{name}.end",
+            f"  %{name}.more = icmp ult i32 %{name}.next, {row}",
+            f"  br i1 %{name}.more, label %{name}.loop, label %{name}.row.latch",
+            f"{name}.row.latch:",
+            f"  %{name}.y.next = add nuw i32 %{name}.y, 1",
+            f"  %{name}.first.next = add nuw nsw i32 %{name}.first, {row}",
+            f"  %{name}.any = icmp ult i32 %{name}.first.next, {LANES}",
+            f"  br i1 %{name}.any, label %{name}.row, label %{name}.end",
         ]
 
     def _any_loop(self) -> list[str]:

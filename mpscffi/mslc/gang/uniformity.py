@@ -30,6 +30,8 @@ BARRIER, COLLECTIVE, LANE, YIELD = "@mslc_threadgroup_barrier", "@mslc_collectiv
 
 def is_math(item: Instruction) -> bool:
     """Whether a call gives what its arguments alone decide, and does nothing else."""
+    if item.callee == "asm":  # the empty one, which hides from LLVM what it gives
+        return ' asm "", "=r,0' in item.text
     return item.callee == "@mslc_arena" or (item.callee.startswith("@llvm.") and not _NOT_MATH.match(item.callee))
 
 
@@ -46,6 +48,8 @@ class Uniformity:
         Registers whose values may differ between lanes.
     split_blocks : set of str
         Blocks that some lanes may run without others.
+    has_rows : bool
+        Whether a thread asks for more of its position than x.
     fixed : set of str
         Registers that hold addresses of what no thread can change: the launch, the threadgroup, small constants.
     """
@@ -57,6 +61,7 @@ class Uniformity:
         self.split_blocks: set[str] = set()
         self.fixed: set[str] = {code.parameters[LAUNCH], code.parameters[GROUP], code.parameters[CONSTANTS]}
         self._of_thread = {code.parameters[THREAD]: 0}  # addresses in the thread's state, with their offsets
+        self._of_slots: set[str] = set()  # addresses of tables that the loader fills
         self._lane_bits: dict[str, int] = {}  # of registers made of the thread's number: which bits may differ
         self._users: dict[str, list[tuple[Instruction, str]]] = {}
         self._definitions: dict[str, str] = {}
@@ -66,6 +71,7 @@ class Uniformity:
                     self._users.setdefault(operand, []).append((item, block.name))
                 self._definitions[item.result] = block.name
         self._later = _post_dominators(self._blocks)
+        self.has_rows = False
         self._find_addresses()
         self._spread()
 
@@ -74,14 +80,20 @@ class Uniformity:
         for block in self._blocks.values():
             for item in block.instructions:
                 base = item.operands[0] if item.operands else ""
+                if item.callee == "asm" and is_math(item) and not item.operands:
+                    self._of_slots.add(item.result)
                 if item.opcode == "getelementptr" and len(item.operands) == 1:
+                    if base in self._of_slots:
+                        self._of_slots.add(item.result)
                     if base in self.fixed:
                         self.fixed.add(item.result)
                     match = re.search(r"getelementptr (?:[a-z]+ )*i8, ptr %\w+, i64 (\d+)$", item.text)
                     if base in self._of_thread and match is not None:
                         self._of_thread[item.result] = self._of_thread[base] + int(match[1])
                 elif item.opcode == "load" and base in self._of_thread:
-                    bits = _LANE_BITS.get((self._of_thread[base], item.type))
+                    offset = self._of_thread[base]
+                    self.has_rows |= offset in (4, 8) or (offset == 0 and item.type != "i32")
+                    bits = _LANE_BITS.get((offset, item.type))
                     if bits is not None:
                         self._lane_bits[item.result] = bits
                 elif len(item.operands) == 1 and base in self._lane_bits:
@@ -93,7 +105,7 @@ class Uniformity:
         """Whether a load reads what is the same for as long as the kernel runs."""
         if item.opcode != "load":
             return False
-        if not item.operands:  # of the module's own constants, and of places in threadgroup memory
+        if not item.operands or item.operands[0] in self._of_slots:  # places in threadgroup memory, and constants
             return not _ORDERED.search(item.text)
         return item.operands[0] in self.fixed and "volatile" not in item.text
 

@@ -6,11 +6,15 @@
 
 extern "C" {
 
-// In the kernel's own module. `begin` is the number of the first lane in its threadgroup. `full`: 32 lanes in one row.
-MSLC_HIDDEN void mslc_gang(const mslc::launch_state &launch, const mslc::threadgroup_state &group, unsigned begin,
-                           unsigned lanes, const void *constants, char *scratch);
-MSLC_HIDDEN void mslc_gang_full(const mslc::launch_state &launch, const mslc::threadgroup_state &group, unsigned begin,
-                                unsigned lanes, const void *constants, char *scratch);
+// In the kernel's own module. `begin` is the number of the first lane in its threadgroup. The latter two for 32 lanes
+// in rows of 32 and 16.
+#define MSLC_GANG(name)                                                                                                \
+  MSLC_HIDDEN void name(const mslc::launch_state &launch, const mslc::threadgroup_state &group, unsigned begin,        \
+                        unsigned lanes, const void *constants, char *scratch);
+MSLC_GANG(mslc_gang)
+MSLC_GANG(mslc_gang_32)
+MSLC_GANG(mslc_gang_16)
+#undef MSLC_GANG
 }
 
 namespace mslc {
@@ -45,11 +49,12 @@ static void run_gang(const void *given, unsigned number) {
   const unsigned left = context.group.count - begin;
   const unsigned lanes = left < MSLC_SIMD_WIDTH ? left : MSLC_SIMD_WIDTH;
   char *scratch = context.scratch + (number + 1) * gang_scratch_bytes - number * gang_scratch_stagger;
-  if (lanes == MSLC_SIMD_WIDTH && context.group.threads.x % MSLC_SIMD_WIDTH == 0) {
-    mslc_gang_full(context.launch, context.group, begin, lanes, context.constants, scratch);
-  } else {
-    mslc_gang(context.launch, context.group, begin, lanes, context.constants, scratch);
-  }
+  const index3 threads = context.group.threads;
+  const bool is_full = lanes == MSLC_SIMD_WIDTH;
+  const auto run = is_full && threads.x % MSLC_SIMD_WIDTH == 0        ? mslc_gang_32
+                   : is_full && threads.x == 16 && threads.y % 2 == 0 ? mslc_gang_16
+                                                                      : mslc_gang;
+  run(context.launch, context.group, begin, lanes, context.constants, scratch);
 }
 
 // `Constants` are copies of small constants.

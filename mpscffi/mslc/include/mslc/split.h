@@ -81,10 +81,7 @@ template <class T> constexpr unsigned long scratch_end(unsigned long begin) {
 
 template <class Operation> struct split_reduction {
   template <class T> static MSLC_FUNC void run(T *values, const ushort *, unsigned lanes) {
-    T total = values[0];
-    for (unsigned i = 1; i < lanes; i++) {
-      total = Operation::run(total, values[i]);
-    }
+    const T total = combined<Operation>(values, lanes);
     for (unsigned i = 0; i < lanes; i++) {
       values[i] = total;
     }
