@@ -460,7 +460,7 @@ def test_a_call_that_fails_leaves_no_casts_behind(basics: Any) -> None:
     out = mpscffi.zeros(1)
     for first, casts in ((out, {0: "fp16", 1: "uint8", 2: "uint8"}), ("wrong", "uint8")):
         with contextlib.suppress(errors.ArgumentTypeError):
-            basics.lists(first, mpscffi.ones(1) if first is out else [1.5], [300], arg_casts=casts)
+            basics.lists(first, mpscffi.ones(1) if first is out else [1.5], [300, 0, 0, 0], arg_casts=casts)
         basics.lists(out, [1.5], [300])
         assert out.item() == 301.5
 
