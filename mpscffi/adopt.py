@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import os
+import stat
 import warnings
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from mpscffi._callbacks import ReleaseFunction, discard, due, keep
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.array import Array, Lease, _allocate, _filled_from, _new, _sizes
+from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _new, _sizes
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
 from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, FileNotFoundError, InvalidArgumentError
@@ -197,8 +198,14 @@ def from_pointer(
         raise ArgumentTypeError(f"from_pointer: got a release of type {type(release).__name__}, expected a callable")
     sizes = _sizes((shape,), "from_pointer")
     element = device_dtype(dtype)
+    _check_layout(sizes, element, "from_pointer")
     needed = _count(sizes) * element.itemsize
-    length = needed if length is None else operator.index(length)
+    try:
+        length = needed if length is None else operator.index(length)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"from_pointer: got a length of type {type(length).__name__}, expected an integer"
+        ) from None
     device = current_device()
     page = device.page_size
     if start <= 0 or start % page or start >= 1 << 64:
@@ -210,6 +217,10 @@ def from_pointer(
         raise InvalidArgumentError(
             f"from_pointer: got a length of {length} bytes, expected a multiple of {page}, the device's page size: "
             "if the memory is longer than its elements, say by length= how long"
+        )
+    if start + length > 1 << 64:
+        raise InvalidArgumentError(
+            f"from_pointer: got a length of {length} bytes, but from {start:#x} there are {(1 << 64) - start} addresses"
         )
     if length < needed:
         raise InvalidArgumentError(
@@ -277,11 +288,14 @@ def from_file(
         ) from None
     access, flags = _MODES[mode]
     try:
-        file = os.open(path, flags | os.O_CLOEXEC)
+        # Not blocking, since a named pipe would otherwise wait here for somebody who writes to it.
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         kind = FileNotFoundError if error.errno == 2 else FileError
         raise kind(error.errno, error.strerror, os.fspath(path)) from None
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise InvalidArgumentError(f"from_file: {os.fspath(path)!r} is no regular file, and cannot be mapped")
         sizes = _sizes_in_file(path, os.fstat(file).st_size, element, shape, offset)
         nbytes = _count(sizes) * element.itemsize
         if not nbytes:

@@ -33,6 +33,8 @@ __all__ = ["Array", "asarray", "empty", "full", "ones", "zeros"]
 
 #: Stands for the address of private memory where NumPy computes layouts, which touches nothing.
 NOWHERE = 1 << 20
+#: As many as every NumPy has.
+MANY_AXES = 32
 
 
 class Lease:
@@ -40,12 +42,13 @@ class Lease:
 
     __slots__ = ("__array_interface__", "_block")
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, writable: bool) -> None:
         self._block = block
         self.__array_interface__ = {
             "shape": (block.length,),
             "typestr": "|u1",
-            "data": (block.address or NOWHERE, False),
+            # NumPy lets no view of read-only memory be made writable, and the pages may not be.
+            "data": (block.address or NOWHERE, not writable),
             "version": 3,
         }
 
@@ -243,6 +246,10 @@ class Array:
         wait_for_block(self._block)
         target[...] = source
 
+    def __contains__(self, value: Any) -> bool:
+        """Return whether an element equals a value, after the work that uses the array."""
+        return value in self.numpy()
+
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
 
@@ -252,8 +259,9 @@ class Array:
         if self._strides is not None:
             # NumPy copies, which it must not, where there is no such view.
             self._check_visible("reshape")
+        sizes = _sizes(shape, "reshape", -1)
         try:
-            after = before.reshape(_sizes(shape, "reshape", -1))
+            after = before.reshape(sizes)
         except ValueError as error:
             raise InvalidArgumentError(f"reshape: {error}") from None
         if after.size and not np.may_share_memory(before, after):
@@ -304,7 +312,7 @@ class Array:
             with _lease_lock:
                 memory = owner._memory
                 if memory is None:
-                    memory = np.asarray(Lease(owner._block))
+                    memory = np.asarray(Lease(owner._block, owner._writable))
                     owner._memory = memory
                     # From here on the Lease gives the block back. An empty array's block is not its own.
                     owner._owned = None
@@ -534,6 +542,14 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     return sizes
 
 
+def _check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], function: str) -> None:
+    """Refuse what NumPy could not show: too many axes, or lengths that are too large even beside one of 0."""
+    try:
+        np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"{function}: no array can have the shape {shape}: {error}") from None
+
+
 #: The last shape that was looked at, and its product: in a loop it is often the very same tuple again.
 _last_shape: tuple[tuple[int, ...], int] = ((), 1)
 
@@ -557,6 +573,8 @@ def _allocate(
             size *= length
         _last_shape = shape, size
     nbytes = size * (4 if dtype is DEFAULT else dtype.itemsize)
+    if not nbytes or len(shape) > MANY_AXES:
+        _check_layout(shape, dtype, function)
     if host_bound:
         refuse_in_recording("an array with contents that the CPU writes")
     device = _device._current or current_device()

@@ -137,18 +137,28 @@ class Capture:
         device, self._device = self._device, None
         if device is None:
             return
-        try:
+        # What the block raised, or the signal that interrupts the wait, is what has to be seen; what the end brings is
+        # told with it.
+        failures: list[BaseException] = [] if error is None else [error]
+        for end in (_drain, _stop):
             try:
-                _drain(device)
-            finally:
-                # Also when the work failed, or the wait was interrupted.
-                check(lib.mps_capture_stop(device._pointer))
-        except Error as late:
-            if error is None:
-                raise
-            # What the block raised is what its author has to see; this one is told with it.
-            if hasattr(error, "add_note"):
-                error.add_note(f"and the end of metal_capture: {late}")
+                end(device)
+            except BaseException as late:
+                if failures and isinstance(late, Error):
+                    _note(failures[-1], f"and the end of metal_capture: {late}")
+                else:
+                    failures.append(late)
+        if failures and failures[-1] is not error:
+            raise failures[-1]
+
+
+def _stop(device: Device) -> None:
+    check(lib.mps_capture_stop(device._pointer))
+
+
+def _note(error: BaseException, text: str) -> None:
+    if hasattr(error, "add_note"):  # from Python 3.11 on
+        error.add_note(text)
 
 
 def _drain(device: Device) -> None:

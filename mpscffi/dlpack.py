@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,7 +147,7 @@ def _in_elements(array: Array) -> list[int]:
 def _pair(value: Any, name: str) -> tuple[int, int]:
     try:
         first, second = value
-        return int(first), int(second)
+        return operator.index(first), operator.index(second)
     except (TypeError, ValueError):
         raise ArgumentTypeError(f"__dlpack__: got {name}={value!r}, expected two integers") from None
 

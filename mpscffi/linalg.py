@@ -69,7 +69,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None) -> Array:
     shape = _result_shape(a.shape, b.shape)
     if out is not None:
         _check_out(out, shape, a, b)
-    _check_devices(a, b)
+    _check_devices(a, b, *(() if out is None else (out,)))
     if a.dtype.name not in _TYPES or a.dtype != b.dtype:
         return _on_cpu(a, b, out)
     result = _allocate((shape,), a.dtype, "matmul") if out is None else out
@@ -112,7 +112,9 @@ def _check_out(out: Array, shape: tuple[int, ...], a: Array, b: Array) -> None:
         raise ArgumentTypeError(f"matmul: got out of {out.dtype}, expected {a.dtype} as the operands")
     out._check_writable()
     for name, operand in (("a", a), ("b", b)):
-        if out._block is operand._block and np.may_share_memory(out._host(), operand._host()):
+        # Two blocks may lie over the same host memory; those of private memory have no addresses to compare.
+        is_near = out._block is operand._block or out.storage == operand.storage == "shared"
+        if is_near and np.may_share_memory(out._layout(), operand._layout()):
             raise InvalidArgumentError(f"matmul: out and {name} share memory: give out an array of its own")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from mpscffi.errors import FileError, FileNotFoundError, InvalidArgumentError, e
 from mpscffi.scalars import SCALARS
 from mpscffi.stream import current_stream
 
-__all__ = ["Bundle", "Difference", "Outcome", "cut", "replay"]
+__all__ = ["Bundle", "Difference", "Outcome", "cut", "reading", "replay"]
 
 FORMAT = 1
 LIST = "commands.jsonl"
@@ -68,7 +69,7 @@ class Bundle:
     def _take(self, text: str, place: str) -> None:
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{place}: not a line of JSON: {error}") from None
         if not isinstance(line, dict):
             raise InvalidArgumentError(f"{place}: got {type(line).__name__}, expected an object")
@@ -158,6 +159,8 @@ def replay(bundle: Bundle, only: int | None = None, rtol: float = 0.0) -> Iterat
     rtol : float
         How far apart numbers of floating-point type may be, relative to the larger one.
     """
+    if not rtol >= 0:
+        raise InvalidArgumentError(f"replay: got rtol={rtol}, expected 0 or more")
     if only is not None and only not in bundle.commands:
         raise InvalidArgumentError(
             f"the capture has no command {only}: its commands are {_ranges(sorted(bundle.commands)) or 'none'}"
@@ -169,6 +172,17 @@ def replay(bundle: Bundle, only: int | None = None, rtol: float = 0.0) -> Iterat
 
 def _ranges(numbers: list[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if numbers else ""
+
+
+@contextlib.contextmanager
+def reading(number: int) -> Iterator[None]:
+    """Name the command, and the capture as the culprit, where its words turn out not to be what they should be."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"command {number}: the capture is damaged: {error!r}") from error
+    except OSError as error:
+        raise FileError(f"command {number}: {error}") from error
 
 
 class _Run:
@@ -185,7 +199,7 @@ class _Run:
     def outcome(self) -> Outcome:
         number, what = self.line["command"], str(self.line.get("what", ""))
         recorded = self.line.get("failed")
-        try:
+        with reading(number):
             reason = self._reason_against()
             if reason:
                 return Outcome(number, what, [], reason, False)
@@ -197,10 +211,6 @@ class _Run:
                 return Outcome(number, what, [], failure or "it did not fail", bool(failure) == bool(recorded))
             differences = list(self._differences())
             return Outcome(number, what, differences, "", not differences)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(f"command {number}: the capture is damaged: {error!r}") from error
-        except OSError as error:
-            raise FileError(f"command {number}: {error}") from error
 
     def _reason_against(self) -> str:
         if "kind" not in self.line:
@@ -208,6 +218,8 @@ class _Run:
         lost = [use["buffer"] for use in self.line["buffers"] if min(use["before"], use["after"]) < 0]
         if lost:
             return f"the contents of buffer {lost[0]} could not be stored"
+        if self.line.get("library") == 0:
+            return "its kernel's source could not be stored"
         return ""
 
     # ---- running
@@ -461,21 +473,30 @@ def cut(bundle: Bundle, number: int, target: str) -> None:
     number : int
         Of the command.
     target : str
-        The directory to make.
+        The directory to make. After an error there is none.
     """
     if number not in bundle.commands:
         raise InvalidArgumentError(
             f"the capture has no command {number}: its commands are {_ranges(sorted(bundle.commands)) or 'none'}"
         )
-    command = bundle.commands[number]
+    with reading(number):
+        os.makedirs(target)
+        try:
+            _cut(bundle, bundle.commands[number], target)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+
+def _cut(bundle: Bundle, command: dict[str, Any], target: str) -> None:
     uses = command.get("buffers", [])
     lines = [bundle.head, *(bundle.buffers[use["buffer"]] for use in uses)]
     for folder in ("buffers", "libraries"):
-        os.makedirs(os.path.join(target, folder))
+        os.mkdir(os.path.join(target, folder))
     names = {contents_name(use["buffer"], use[when]) for use in uses for when in ("before", "after") if use[when] >= 0}
     for name in names:
         shutil.copyfile(os.path.join(bundle.path, name), os.path.join(target, name))
-    if "library" in command:
+    if command.get("library"):
         path = bundle.library_path(command["library"])
         shutil.copyfile(path, os.path.join(target, "libraries", os.path.basename(path)))
         lines.append(bundle.libraries[command["library"]])

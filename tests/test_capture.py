@@ -290,6 +290,9 @@ def test_a_difference_is_told(host_device: mpscffi.Device, tmp_path: Path, compi
     assert "the first at 0: 2.5, captured 2.0" in difference.text
     (outcome,) = replay(bundle, rtol=0.21)
     assert outcome.is_same
+    for rtol in (-1.0, float("nan")):
+        with pytest.raises(errors.InvalidArgumentError, match="rtol"):
+            list(replay(bundle, rtol=rtol))
 
 
 @pytest.mark.parametrize(
@@ -306,19 +309,114 @@ def test_a_difference_is_told(host_device: mpscffi.Device, tmp_path: Path, compi
         lambda line: line["buffers"][0].update(before=77),
         lambda line: line["buffers"][0].update(before="1"),
         lambda line: line.update(buffers=3),
+        lambda line: line.update(kernel=5),
+        lambda line: line.update(kernel=None),
+        lambda line: line["arguments"].append("x"),
     ],
 )
 def test_a_damaged_capture(host_device: mpscffi.Device, tmp_path: Path, compiled: Any, change: Any) -> None:
     x = mpscffi.ones(4)
     bundle = captured(tmp_path / "a.gputrace", lambda: compiled(SOURCE).scale(x, 2.0))
-    with pytest.raises(errors.Error):
+    with pytest.raises(errors.Error, match="command 1: "):
         list(replay(edit(bundle, 1, change)))
+
+
+def test_a_cut_that_fails_leaves_nothing(
+    host_device: mpscffi.Device, tmp_path: Path, compiled: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = mpscffi.ones(4)
+    bundle = captured(tmp_path / "a.gputrace", lambda: compiled(SOURCE).scale(x, 2.0))
+    target = tmp_path / "b.gputrace"
+    for change in (
+        lambda line: line["buffers"][0].update(buffer=77),
+        lambda line: line["buffers"][0].pop("before"),
+        lambda line: line.update(library=77),
+        lambda line: line.update(buffers=[5]),
+    ):
+        kept = (tmp_path / "a.gputrace" / "commands.jsonl").read_text()
+        with pytest.raises(errors.InvalidArgumentError, match="command 1: the capture is damaged"):
+            cut(edit(bundle, 1, change), 1, str(target))
+        assert not target.exists()
+        (tmp_path / "a.gputrace" / "commands.jsonl").write_text(kept)
+    assert main(["replay", "--list", edit(bundle, 1, lambda line: line.pop("end")).path]) == 1
+    assert "command 1: the capture is damaged" in capsys.readouterr().err
+    bundle = edit(bundle, 1, lambda line: line.update(end=0))
+    next((tmp_path / "a.gputrace" / "buffers").iterdir()).unlink()
+    with pytest.raises(errors.FileError, match="command 1: "):
+        cut(bundle, 1, str(target))
+    assert not target.exists()
+    target.mkdir()
+    with pytest.raises(errors.FileError, match="exists"):
+        cut(bundle, 1, str(target))
+    assert target.is_dir()
+
+
+def test_what_could_not_be_stored_is_told(host_device: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+    """As on a full disk: what is left out is said when the capture ends, and when it is run again."""
+    x = mpscffi.ones(4)
+
+    def without(folder: str) -> Bundle:
+        path = tmp_path / f"{folder}.gputrace"
+
+        def work() -> None:
+            (path / folder).rmdir()
+            compiled(SOURCE).scale(x, 2.0)
+
+        with pytest.raises(errors.FileError, match="write all of the capture .*: No such file"):
+            captured(path, work)
+        return Bundle(str(path))
+
+    for folder, text in (("buffers", "contents of buffer 1 could"), ("libraries", "kernel's source could")):
+        (outcome,) = replay(without(folder))
+        assert not outcome.is_same
+        assert f"{text} not be stored" in outcome.failure
+    assert x.tolist() == [4.0] * 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_process_writes_nothing(host_device: mpscffi.Device, tmp_path: Path, python: Any) -> None:
+    run = python(
+        f"""
+        import os, sys
+        import mpscffi as mps
+        from mpscffi.capture import metal_capture
+        with metal_capture({str(tmp_path / "a.gputrace")!r}):
+            mps.zeros(1000).copy_from(mps.ones(1000))
+            if os.fork() == 0:
+                sys.exit(0)
+            print(os.wait()[1])
+        """,
+        MPSCFFI_DEVICE="host",
+    )
+    assert (run.stdout, run.returncode) == ("0\n", 0), run.stderr
+    text = (tmp_path / "a.gputrace" / "commands.jsonl").read_text()
+    assert [text.count(f'{{"{word}": ') for word in ("capture", "command", "stop")] == [1, text.count("copy of "), 1]
+
+
+def test_an_interrupt_stops_the_capture(
+    host_device: mpscffi.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(stream: mpscffi.Stream) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "a.gputrace"
+    zeros, ones = mpscffi.zeros(4), mpscffi.ones(4)
+
+    def work() -> None:
+        (path / "buffers").rmdir()  # so that the stop fails, too
+        zeros.copy_from(ones)
+        monkeypatch.setattr(mpscffi.Stream, "synchronize", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        captured(path, work)
+    monkeypatch.undo()
+    assert not is_capturing_metal()
 
 
 def test_what_is_no_capture(tmp_path: Path) -> None:
     with pytest.raises(errors.FileNotFoundError, match=r"commands\.jsonl"):
         Bundle(str(tmp_path))
-    for text in ("nonsense\n", "[1]\n", '{"capture": 99}\n', '{"buffer": "x"}\n', ""):
+    for text in ("nonsense\n", "[" * 100000, "[1]\n", '{"capture": 99}\n', '{"buffer": "x"}\n', ""):
         (tmp_path / "commands.jsonl").write_text(text)
         with pytest.raises(errors.InvalidArgumentError):
             Bundle(str(tmp_path))

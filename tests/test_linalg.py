@@ -375,6 +375,17 @@ def test_results_that_cannot_be(device: mpscffi.Device) -> None:
     mpscffi.matmul(both[3:], b, out=both[:3])
     with pytest.raises(errors.InvalidArgumentError, match="out and a share memory"):
         mpscffi.matmul(both[3:], b, out=both[1:4])
+    page = device.page_size
+    pages = np.frombuffer(mmap.mmap(-1, 2 * page), np.uint8)
+    address = -(-pages.ctypes.data // page) * page
+    one, other = (mpscffi.from_pointer(address, (3, 3), length=page) for _ in range(2))
+    with pytest.raises(errors.InvalidArgumentError, match="out and a share memory"):
+        mpscffi.matmul(one, b, out=other)
+    private = mpscffi.empty(6, 3, storage="private")
+    private.copy_from(np.ones((6, 3), np.float32))
+    with pytest.raises(errors.InvalidArgumentError, match="out and a share memory"):
+        mpscffi.matmul(private[3:], b, out=private[1:4])
+    assert (mpscffi.matmul(private[3:], b, out=private[:3]).to_host() == 3).all()
 
 
 # ---- what Metal lacks, on the CPU

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import mmap
+import os
 import sys
 import threading
 import time
@@ -277,6 +278,9 @@ def test_pointers_that_are_refused_are_not_released(foreign: Foreign) -> None:
         ((1 << 70, 4096), {}, "address 0x4"),
         ((foreign.address, 0), {}, "length of 0 bytes"),
         ((foreign.address, (-1, 4)), {}, "no length below 0"),
+        ((foreign.address, (0, 1 << 70)), {"length": page}, "no array can have the shape"),
+        ((foreign.address, 4096), {"length": 1 << 70}, f"length of {1 << 70} bytes, but from"),
+        (((1 << 64) - page, 8192), {}, f"length of 32768 bytes, but from .* there are {page} addresses"),
     ):
         with pytest.raises(ValueError, match=text):
             mps.from_pointer(*arguments, release=foreign.release, **options)
@@ -285,6 +289,7 @@ def test_pointers_that_are_refused_are_not_released(foreign: Foreign) -> None:
         ((1.5, 4096), {}, "address of type float"),
         ((foreign.address, 4096, "float64"), {}, "float64"),
         ((foreign.address, 4096), {"release": 3}, "release of type int"),
+        ((foreign.address, 4096), {"length": 16384.0}, "length of type float"),
     ):
         with pytest.raises(TypeError, match=text):
             mps.from_pointer(*arguments, **{"release": foreign.release, **options})
@@ -461,6 +466,24 @@ def test_modes_of_files(tmp_path: Path) -> None:
     assert (here.numpy() == 5).all()
 
 
+def test_views_of_read_only_memory_stay_read_only(tmp_path: Path) -> None:
+    """A write would end the process, whose pages of the file are read-only too."""
+    file = tmp_path / "values"
+    np.ones(10, np.float32).tofile(file)
+    array = mps.from_file(file)
+    for view in (
+        array.numpy(),
+        array[2:].numpy(),
+        np.asarray(array),
+        np.from_dlpack(array),
+        mps._host_alias_storage(array),
+    ):
+        with pytest.raises(ValueError, match=r"read-?only|WRITEABLE"):
+            view[0] = 5
+        with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+            view.flags.writeable = True
+
+
 def test_files_that_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "values"
     file.write_bytes(bytes(65))
@@ -483,6 +506,10 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "none") and isinstance(caught.value, mps.Error)
     with pytest.raises(OSError, match="directory"):
         mps.from_file(tmp_path, mode="r+")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/null"):
+        with pytest.raises(ValueError, match=f"{path}' is no regular file"):
+            mps.from_file(path)
     empty = tmp_path / "empty"
     empty.touch()
     assert mps.from_file(empty).shape == (0,)

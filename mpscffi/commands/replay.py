@@ -53,11 +53,14 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _list(bundle: Any) -> None:
+    from mpscffi.replay import reading
+
     print(f"captured by mpscffi {bundle.head.get('version')} on {bundle.head.get('device')}")
     for number, line in bundle.commands.items():
-        microseconds = (line["end"] - line["start"]) / 1e3
-        failed = f", failed: {line['failed']}" if line.get("failed") else ""
-        print(f"{number}: {line['what']}; on {line['queue']}, {microseconds:.1f} us{failed}")
+        with reading(number):
+            microseconds = (line["end"] - line["start"]) / 1e3
+            failed = f", failed: {line['failed']}" if line.get("failed") else ""
+            print(f"{number}: {line['what']}; on {line['queue']}, {microseconds:.1f} us{failed}")
 
 
 def _replay(bundle: Any, given: argparse.Namespace) -> int:

@@ -19,10 +19,10 @@
 #define PART_MAX (PATH_MAX + 64)
 
 typedef struct capture {
-  uint32_t references;   /* under `lock`: one while it runs, one for each command that is being captured */
-  mps_queue *only;       /* the queue that is captured, held; NULL for all */
-  pthread_mutex_t order; /* captured commands run one at a time, so that nobody writes what is being stored */
-  uint64_t commands;     /* under `order`, as the store */
+  uint32_t references; /* under `lock`: one while it runs, one for each command that is captured or waits for that */
+  bool is_taken;     /* under `lock`: captured commands run one at a time, so that nobody writes what is being stored */
+  mps_queue *only;   /* the queue that is captured, held; NULL for all */
+  uint64_t commands; /* of whose turn it is, as what is in the store */
   host_store *store;
   FILE *file; /* closed with the capture */
 } capture;
@@ -30,7 +30,8 @@ typedef struct capture {
 _Atomic bool host_capture_running;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static capture *current; /* NULL when none runs */
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; /* a capture is not taken any more, or stopped */
+static capture *current;                               /* NULL when none runs */
 static char directory[PATH_MAX];
 
 bool host_capture_supported(mps_device *device) {
@@ -94,7 +95,6 @@ static void free_capture(capture *gone) {
     mps_queue_drop(gone->only);
   }
   fclose(gone->file);
-  pthread_mutex_destroy(&gone->order);
   free(gone);
 }
 
@@ -113,7 +113,6 @@ static mps_status open_capture(mps_device *device, const mps_capture_desc *desc)
     remove_document();
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "no memory for a capture");
   }
-  pthread_mutex_init(&opened->order, NULL);
   opened->references = 1;
   opened->store = store;
   opened->file = file;
@@ -124,6 +123,7 @@ static mps_status open_capture(mps_device *device, const mps_capture_desc *desc)
   fprintf(file, "{\"capture\": %d, \"version\": \"%s\", \"device\": ", FORMAT, mps_version());
   host_json_text(file, device->info.name);
   fprintf(file, ", \"start\": %" PRIu64 "}\n", host_now());
+  host_store_flush(store);
   current = opened;
   atomic_store(&host_capture_running, true);
   return MPS_STATUS_OK;
@@ -138,8 +138,12 @@ mps_status host_capture_start(mps_device *device, const mps_capture_desc *desc) 
   return status;
 }
 
-static void drop(capture *used) {
+static void drop(capture *used, bool had_turn) {
   pthread_mutex_lock(&lock);
+  if (had_turn) {
+    used->is_taken = false;
+    pthread_cond_broadcast(&turn);
+  }
   bool last = --used->references == 0;
   pthread_mutex_unlock(&lock);
   if (last) {
@@ -148,39 +152,53 @@ static void drop(capture *used) {
 }
 
 /* What still runs keeps the capture, and writes its line when it is done: a kernel that never ends must not make a stop
- * hang. */
+ * hang, nor those that wait for their turn behind it. */
 mps_status host_capture_stop(mps_device *device) {
   (void)device;
   pthread_mutex_lock(&lock);
   capture *closing = current;
   atomic_store(&host_capture_running, false);
   current = NULL;
+  pthread_cond_broadcast(&turn);
   mps_status status = MPS_STATUS_OK;
   if (!closing) {
     status = mps_fail(MPS_STATUS_INVALID_STATE, "no capture is running");
   } else {
     fprintf(closing->file, "{\"stop\": %" PRIu64 "}\n", host_now());
-    if (fflush(closing->file) != 0 || ferror(closing->file)) {
-      status = io_error("write the capture", directory, errno ? errno : EIO);
+    host_store_flush(closing->store);
+    int error = host_store_error(closing->store);
+    if (error) {
+      status = io_error("write all of the capture", directory, error);
     }
   }
   pthread_mutex_unlock(&lock);
   if (closing) {
-    drop(closing);
+    drop(closing, false);
   }
   return status;
 }
 
 /* ---- commands ---- */
 
-/* The capture that wants work of a queue, kept until it is dropped; NULL if none does. */
-static capture *capture_of(const void *queue) {
+/* The capture that wants work of a queue, kept until it is dropped, once the turn has come; NULL if none does, or if it
+ * was stopped meanwhile. */
+static capture *take_turn(const void *queue) {
   pthread_mutex_lock(&lock);
   capture *found = current && (!current->only || current->only->impl == queue) ? current : NULL;
+  bool has_turn = false;
   if (found) {
     found->references++;
+    while (current == found && found->is_taken) {
+      pthread_cond_wait(&turn, &lock);
+    }
+    has_turn = current == found;
+    found->is_taken |= has_turn;
   }
   pthread_mutex_unlock(&lock);
+  if (found && !has_turn) {
+    drop(found, false);
+    return NULL;
+  }
   return found;
 }
 
@@ -324,11 +342,10 @@ static void store_contents(capture *to, host_call *call, bool after) {
 }
 
 bool host_capture_begin(host_capturing *capturing, const void *queue, host_call *call) {
-  capture *to = host_capture_is_on() ? capture_of(queue) : NULL;
+  capture *to = host_capture_is_on() ? take_turn(queue) : NULL;
   if (!to) {
     return false;
   }
-  pthread_mutex_lock(&to->order);
   store_contents(to, call, false);
   *capturing = (host_capturing){.to = to, .call = call, .start = host_now()};
   return true;
@@ -353,9 +370,9 @@ void host_capture_end(host_capturing *capturing, const char *label, const char *
     write_call(to, call);
   }
   fputs("}\n", to->file);
+  host_store_flush(to->store);
   funlockfile(to->file);
-  pthread_mutex_unlock(&to->order);
-  drop(to);
+  drop(to, true);
 }
 
 void host_capture_signpost(const char *what, mps_signpost_category category, uint64_t id, const char *message) {
@@ -368,6 +385,7 @@ void host_capture_signpost(const char *what, mps_signpost_category category, uin
             what, host_now(), (category & MPS_SIGNPOST_INTERVALS) != 0 ? "intervals" : "events", id);
     host_json_text(file, message);
     fputs("}\n", file);
+    host_store_flush(current->store);
     funlockfile(file);
   }
   pthread_mutex_unlock(&lock);

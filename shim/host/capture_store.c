@@ -5,10 +5,13 @@
 #include "library.h"
 #include "status.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A buffer, and a copy of the contents that were stored last. */
 typedef struct stored_buffer {
@@ -20,6 +23,7 @@ typedef struct stored_buffer {
 struct host_store {
   char *directory;
   FILE *lines;
+  _Atomic int error; /* see host_store_error; a stop reads it while a command still runs */
   stored_buffer *buffers;
   size_t buffer_count, buffer_capacity;
   mps_library **libraries;
@@ -53,29 +57,55 @@ void host_store_free(host_store *store) {
   free(store);
 }
 
+static void note_error(host_store *store, int error) {
+  int none = 0;
+  atomic_compare_exchange_strong(&store->error, &none, error ? error : EIO);
+}
+
+int host_store_error(const host_store *store) {
+  return atomic_load(&store->error);
+}
+
+void host_store_flush(host_store *store) {
+  if (fflush(store->lines) != 0 || ferror(store->lines)) {
+    note_error(store, errno);
+  }
+}
+
 /* Room for one more entry of a list: the list, which may have moved, or NULL. */
-static void *grown(void *list, size_t count, size_t *capacity, size_t entry) {
+static void *grown(host_store *store, void *list, size_t count, size_t *capacity, size_t entry) {
   if (count < *capacity) {
     return list;
   }
   void *more = realloc(list, (*capacity * 2 + 16) * entry);
   if (more) {
     *capacity = *capacity * 2 + 16;
+  } else {
+    note_error(store, ENOMEM);
   }
   return more;
 }
 
-static bool write_file(const host_store *store, const char *name, const void *data, uint64_t length) {
+/* A new file, or none if it could not be written to its end. */
+static bool write_file(host_store *store, const char *name, const void *data, uint64_t length) {
   char path[PATH_MAX];
-  if (snprintf(path, sizeof path, "%s/%s", store->directory, name) >= (int)sizeof path) {
-    return false;
-  }
-  FILE *file = fopen(path, "wxe");
+  int fits = snprintf(path, sizeof path, "%s/%s", store->directory, name);
+  FILE *file = fits < (int)sizeof path ? fopen(path, "wxe") : NULL;
   if (!file) {
+    note_error(store, fits < (int)sizeof path ? errno : ENAMETOOLONG);
     return false;
   }
-  bool written = fwrite(data, 1, length, file) == length;
-  return fclose(file) == 0 && written;
+  bool is_written = fwrite(data, 1, length, file) == length;
+  int error = errno;
+  if (fclose(file) != 0 && is_written) {
+    is_written = false;
+    error = errno;
+  }
+  if (!is_written) {
+    note_error(store, error);
+    unlink(path);
+  }
+  return is_written;
 }
 
 /* ---- buffers ---- */
@@ -86,7 +116,8 @@ static stored_buffer *find_buffer(host_store *store, mps_buffer *buffer) {
       return &store->buffers[i];
     }
   }
-  stored_buffer *list = grown(store->buffers, store->buffer_count, &store->buffer_capacity, sizeof *store->buffers);
+  stored_buffer *list =
+      grown(store, store->buffers, store->buffer_count, &store->buffer_capacity, sizeof *store->buffers);
   if (!list) {
     return NULL;
   }
@@ -94,11 +125,13 @@ static stored_buffer *find_buffer(host_store *store, mps_buffer *buffer) {
   mps_buffer_hold(buffer);
   stored_buffer *found = &list[store->buffer_count++];
   *found = (stored_buffer){.buffer = buffer};
+  flockfile(store->lines); /* no signpost in the middle of a line */
   fprintf(store->lines,
           "{\"buffer\": %zu, \"length\": %" PRIu64 ", \"storage\": \"%s\", \"label\": ", store->buffer_count,
           buffer->length, buffer->storage_mode == MPS_STORAGE_PRIVATE ? "private" : "shared");
   host_json_text(store->lines, buffer->label);
   fputs("}\n", store->lines);
+  funlockfile(store->lines);
   return found;
 }
 
@@ -132,6 +165,7 @@ int64_t host_store_contents(host_store *store, mps_buffer *buffer) {
   bool same = stored->last != NULL;
   void *last = same ? stored->last : malloc(buffer->length);
   if (!last) {
+    note_error(store, ENOMEM);
     return -1;
   }
   mslc_launch launch = {0};
@@ -181,7 +215,7 @@ uint64_t host_store_library(host_store *store, mps_library *library) {
     }
   }
   mps_library **list =
-      grown(store->libraries, store->library_count, &store->library_capacity, sizeof *store->libraries);
+      grown(store, store->libraries, store->library_count, &store->library_capacity, sizeof *store->libraries);
   if (!list) {
     return 0;
   }

@@ -25,4 +25,10 @@ int64_t host_store_contents(host_store *store, mps_buffer *buffer);
 /* The number of a library; a new one is held, and its source is written. 0 if that failed. */
 uint64_t host_store_library(host_store *store, mps_library *library);
 
+/* Bring `lines` to their file, where they outlive a crash, and no child process writes them a second time. */
+void host_store_flush(host_store *store);
+
+/* errno of the first thing that could not be written, lines included; 0 if everything was. */
+int host_store_error(const host_store *store);
+
 #endif

@@ -647,8 +647,8 @@ MPS_API mps_status mps_capture_is_supported(mps_device *device, uint32_t *out_su
  * of another suffix; IO if it exists or cannot be written. Nothing is left behind on an error. Since 1. */
 MPS_API mps_status mps_capture_start(mps_device *device, const mps_capture_desc *desc);
 
-/* Stop and write the document. Wait for the queues first: what still runs may be missing. INVALID_STATE if none runs.
- * Since 1. */
+/* Stop and write the document. Wait for the queues first: what still runs may be missing. INVALID_STATE if none runs;
+ * IO if a part of it could not be written, which is then missing: the capture has stopped all the same. Since 1. */
 MPS_API mps_status mps_capture_stop(mps_device *device);
 MPS_API mps_status mps_capture_is_active(mps_device *device, uint32_t *out_active);
 

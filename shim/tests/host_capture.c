@@ -2,10 +2,12 @@
 #include "host_fixture.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char parent[64], document[128], file[160], text[65536];
+static char parent[64], document[128], file[160], text[1 << 20];
 static int files;
 
 static mps_status start(const char *path, mps_queue *queue) {
@@ -54,6 +56,21 @@ static int lines_with(const char *part) {
     count++;
   }
   return count;
+}
+
+/* Every line is one of ours from its beginning to its end: none was written into another. */
+static void expect_whole_lines(void) {
+  static const char *const kinds[] = {"capture", "buffer", "library", "command", "signpost", "stop"};
+  char *rest = text;
+  for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+    size_t length = strlen(line), known = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+      known += strncmp(line, "{\"", 2) == 0 && strncmp(line + 2, kinds[i], strlen(kinds[i])) == 0;
+    }
+    EXPECT_EQUAL(known, 1);
+    EXPECT_EQUAL(line[length - 1], '}');
+    EXPECT(strstr(line, "}{") == NULL);
+  }
 }
 
 static void test_commands(void) {
@@ -145,6 +162,128 @@ static void test_refusals(void) {
   EXPECT_EQUAL(lines_with("\n{\"command\": "), 0);
 }
 
+/* ---- several threads ---- */
+
+typedef struct worker {
+  pthread_t thread;
+  mps_pipeline *add;
+  mps_buffer *shared;
+} worker;
+
+static void *run_commands(void *argument) {
+  const worker *own = argument;
+  mps_queue *queue = make_queue("worker");
+  uint32_t one = 1;
+  for (int i = 0; i < 20; i++) {
+    mps_buffer *buffer = make_buffer(64);
+    EXPECT_OK(mps_queue_fill(queue, buffer, 0, 64, 0));
+    run(queue, own->add, buffer, &one, 16);
+    EXPECT_OK(mps_queue_copy(queue, own->shared, 0, buffer, 32, 32));
+    EXPECT_OK(mps_signpost_event(MPS_SIGNPOST_EVENTS, "round"));
+    EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+    EXPECT_EQUAL(words(buffer)[0], 1);
+    EXPECT_EQUAL(words(buffer)[8], 0);
+    EXPECT_OK(mps_buffer_release(buffer));
+  }
+  EXPECT_OK(mps_queue_release(queue));
+  return NULL;
+}
+
+/* Captures begin and end while four queues are at work. */
+static void test_threads(void) {
+  enum { WORKERS = 4, CAPTURES = 5 };
+  worker workers[WORKERS];
+  mps_pipeline *add = make_pipeline("add");
+  mps_buffer *shared = make_buffer(32);
+  memset(words(shared), 0, 32);
+  for (int i = 0; i < WORKERS; i++) {
+    workers[i] = (worker){.add = add, .shared = shared};
+    EXPECT_EQUAL(pthread_create(&workers[i].thread, NULL, run_commands, &workers[i]), 0);
+  }
+  for (int i = 0; i < CAPTURES; i++) {
+    EXPECT_OK(start(document, NULL));
+    sleep_ms(2);
+    EXPECT_OK(mps_capture_stop(device));
+    sleep_ms(5); /* commands that were running write their lines */
+    read_document();
+    expect_whole_lines();
+  }
+  for (int i = 0; i < WORKERS; i++) {
+    EXPECT_EQUAL(pthread_join(workers[i].thread, NULL), 0);
+  }
+  EXPECT_OK(mps_buffer_release(shared));
+  EXPECT_OK(mps_pipeline_release(add));
+}
+
+/* The capture has read the word that the gate waits for, and another thread's write to it is what a program should not
+ * do while kernels run: here it is the only way to let this one end. */
+__attribute__((no_sanitize("thread"))) static void let_go(barrier_gate gate) {
+  *(volatile uint32_t *)words(gate.buffer) = 1;
+  EXPECT_OK(mps_buffer_release(gate.buffer));
+  EXPECT_OK(mps_pipeline_release(gate.pipeline));
+}
+
+/* Behind a kernel that does not end, the stop returns, and so does what waited for its turn. */
+static void test_kernel_that_hangs(void) {
+  mps_queue *hanging = make_queue("hanging"), *queue = make_queue("behind");
+  mps_pipeline *add = make_pipeline("add");
+  mps_buffer *buffer = make_buffer(64);
+  memset(words(buffer), 0, 64);
+  uint32_t one = 1;
+  EXPECT_OK(start(document, NULL));
+  barrier_gate gate = gate_close(hanging);
+  while (!in_use(gate.buffer)) {
+    sleep_ms(1);
+  }
+  sleep_ms(20);
+  run(queue, add, buffer, &one, 16);
+  EXPECT_FAIL(mps_queue_wait(queue, 20000000), TIMEOUT, ""); /* captured commands run one at a time */
+  EXPECT_OK(mps_capture_stop(device));
+  EXPECT_OK(mps_queue_wait(queue, 30 * SECOND));
+  EXPECT_EQUAL(words(buffer)[15], 1);
+  let_go(gate);
+  EXPECT_OK(mps_queue_wait(hanging, MPS_FOREVER));
+  read_document();
+  expect_whole_lines();
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_pipeline_release(add));
+  EXPECT_OK(mps_queue_release(queue));
+  EXPECT_OK(mps_queue_release(hanging));
+}
+
+/* What does not fit is left out, and the stop says so. */
+static void test_full_disk(void) {
+  mps_queue *queue = make_queue("writer");
+  mps_pipeline *add = make_pipeline("add");
+  mps_buffer *large = make_buffer(400000), *small = make_buffer(64);
+  uint32_t one = 1;
+  struct rlimit before, limit;
+  EXPECT_EQUAL(getrlimit(RLIMIT_FSIZE, &before), 0);
+  limit = before;
+  limit.rlim_cur = 300000;
+  void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+  EXPECT_OK(start(document, NULL));
+  EXPECT_EQUAL(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  run(queue, add, large, &one, 16);
+  run(queue, add, small, &one, 16);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
+  run(queue, add, large, &one, 32);
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_FAIL(mps_capture_stop(device), IO, "write all of the capture");
+  EXPECT(!active());
+  signal(SIGXFSZ, handler);
+  read_document();
+  EXPECT_EQUAL(lines_with("\n{\"command\": "), 3);
+  EXPECT_EQUAL(lines_with("\"before\": -1, \"after\": -1}"), 1);
+  EXPECT_EQUAL(lines_with("\"buffers\": [{\"buffer\": 1, \"before\": 1, \"after\": 2}]"), 1);
+  EXPECT_EQUAL(lines_with("\"buffers\": [{\"buffer\": 2, \"before\": 1, \"after\": 2}]"), 1);
+  EXPECT_OK(mps_buffer_release(large));
+  EXPECT_OK(mps_buffer_release(small));
+  EXPECT_OK(mps_pipeline_release(add));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 int main(int argc, char **argv) {
   fixture_open(argc, argv);
   snprintf(parent, sizeof parent, "/tmp/mps-capture-XXXXXX");
@@ -153,6 +292,9 @@ int main(int argc, char **argv) {
   snprintf(file, sizeof file, "%s/commands.jsonl", document);
   test_commands();
   test_refusals();
+  test_threads();
+  test_kernel_that_hangs();
+  test_full_disk();
   EXPECT_EQUAL(rmdir(parent), 0);
   fixture_close();
   return 0;
