@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from mpscffi._callbacks import EXIT_SECONDS
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.dtypes import device_dtype
+from mpscffi.stream import final_calls
 
 __all__ = ["install"]
 
@@ -30,7 +30,7 @@ def install() -> None:
     with _lock:
         if not _installed:
             check(lib.mps_matmul_set(lib.mpscffi_matmul, ffi.NULL))
-            atexit.register(_uninstall)
+            final_calls.append(_uninstall)
             _installed = True
 
 

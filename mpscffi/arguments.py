@@ -195,7 +195,11 @@ class Slot:
         numbers = [self._number(value) for value in values]
         if self.cast is not None:
             cast, self.cast = self.cast, None
-            self._put_bytes(b"".join(map(cast.cast, numbers)))
+            try:
+                packed = [cast.cast(number) for number in numbers]
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{self}: {error}") from None
+            self._put_bytes(b"".join(packed))
             return
         scalar = self._scalar_for(numbers[0])
         if len(numbers) % self.lanes:
@@ -245,13 +249,11 @@ class Slot:
         return self._pack(self._number(value), whole=True)
 
     def _pack(self, number: bool | int | float, whole: bool = False) -> bytes:
-        if self.cast is not None:
-            cast, self.cast = self.cast, None
-            return cast.cast(number)
-        if whole and self.lanes > 1:
+        cast, self.cast = self.cast, None
+        if cast is None and whole and self.lanes > 1:
             raise ArgumentTypeError(f"{self} is one number, expected a list of {self.lanes}")
         try:
-            return self._scalar_for(number).pack(number)
+            return self._scalar_for(number).pack(number) if cast is None else cast.cast(number)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{self}: {error}") from None
 

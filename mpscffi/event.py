@@ -80,13 +80,15 @@ class Event(ProcessBound):
             by default.
         """
         pointer = _pointer_of(stream, "record")
+        before = self._value
         if value is not None:
             self._check_next(value, "record")
             self._value = value
         else:
-            self._value = value = self._value + 1
+            self._value = value = before + 1
         status = _signal(pointer, self._pointer, value) or _commit(pointer, _NULL)
         if status:
+            self._take_back(value, before)
             check(status)
 
     def signal(self, value: int | None = None) -> None:
@@ -97,12 +99,21 @@ class Event(ProcessBound):
         value : int, optional
             More than at the last record or signal. One more by default.
         """
+        before = self._value
         if value is not None:
             self._check_next(value, "signal")
             self._value = value
         else:
-            self._value = value = self._value + 1
-        check(lib.mps_event_signal(self._pointer, value))
+            self._value = value = before + 1
+        status = lib.mps_event_signal(self._pointer, value)
+        if status:
+            self._take_back(value, before)
+            check(status)
+
+    def _take_back(self, value: int, before: int) -> None:
+        # Nothing is going to bring this value, so nothing may wait for it.
+        if self._value == value:
+            self._value = before
 
     def wait(self, stream: Stream | None = None, *, value: int | None = None) -> None:
         """Make later work of a stream wait for the event; the caller goes on. Nothing if it was never recorded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -419,7 +420,15 @@ class Graph(ProcessBound):
 
     def __getitem__(self, index: int) -> GraphNode:
         """Return a command, by its place in the order of recording."""
-        return GraphNode(self, range(len(self._entries))[index])
+        return GraphNode(self, self._place(index))
+
+    def _place(self, index: int) -> int:
+        try:
+            return range(len(self._entries))[operator.index(index)]
+        except TypeError:
+            raise ArgumentTypeError(f"Graph: got an index of type {type(index).__name__}, expected an int") from None
+        except IndexError:
+            raise IndexError(f"Graph: index {index} is out of range: there are {len(self._entries)} commands") from None
 
     def __iter__(self) -> Iterator[GraphNode]:
         return (self[i] for i in range(len(self)))
@@ -438,7 +447,7 @@ class Graph(ProcessBound):
             By name.
         """
         self._check_ready()
-        place = range(len(self._entries))[index]
+        place = self._place(index)
         with self._lock:
             before = self._entries[place]
             # The call is made again, into a recording of its own: so it is checked in the same way.

@@ -41,7 +41,7 @@ class Scalar:
 
     def pack(self, value: bool | int | float) -> bytes:
         """Return the bytes of a number; one that the type does not have is an error, but floats are rounded."""
-        return self._pack_float(float(value)) if self.is_float else self._pack_int(value)
+        return self._pack_float(value) if self.is_float else self._pack_int(value)
 
     def _pack_int(self, value: bool | int | float) -> bytes:
         if isinstance(value, float):
@@ -54,6 +54,7 @@ class Scalar:
 
     def _pack_float(self, value: float) -> bytes:
         try:
+            value = float(value)
             data = struct.pack(self.code, value) if self.code else _bfloat_bytes(value)
         except OverflowError:
             raise InvalidArgumentError(f"got {value}, which is too large for {self.name}") from None
@@ -63,9 +64,11 @@ class Scalar:
         """Return the bytes of a number converted as C does it: fractions are cut off, integers wrap."""
         if self.is_float:
             try:
-                return self._pack_float(float(value))
+                return self._pack_float(value)
             except InvalidArgumentError:
-                return self._pack_float(math.copysign(math.inf, value))
+                return self._pack_float(math.inf if value > 0 else -math.inf)
+        if not math.isfinite(value):
+            raise InvalidArgumentError(f"got {value}, from which no {self.name} can be cast")
         bits = self.size * 8
         whole = int(value) & ((1 << bits) - 1)
         return whole.to_bytes(self.size, "little")

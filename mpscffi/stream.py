@@ -374,6 +374,10 @@ def live_streams() -> list[Stream]:
     return [stream for ref in list(_live.values()) if (stream := ref()) is not None]
 
 
+#: Called at exit once failures are reported, to take away what queued work calls: it would fail without.
+final_calls: list[Callable[[], None]] = []
+
+
 def _report_failures() -> None:
     """Say at exit which failures nobody has waited for, so that none is lost."""
     # What is short and still under way may get done; what is not is left behind.
@@ -381,6 +385,8 @@ def _report_failures() -> None:
     for stream in live_streams():
         if _queue_wait(stream._pointer, max(0, deadline - time.monotonic_ns())) == _FAILED:
             sys.stderr.write(f"mpscffi: {error_message()}; the program ended without waiting for this work\n")
+    for function in final_calls:
+        function()
 
 
 atexit.register(_report_failures)

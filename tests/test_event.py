@@ -416,6 +416,26 @@ def test_values_only_grow() -> None:
 # ---- life
 
 
+def test_a_record_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is no memory for it."""
+    event = mpscffi.Event()
+    event.record()
+
+    def fail(*arguments: Any) -> int:
+        return int(lib.mps_event_signal(ffi.NULL, 1))
+
+    monkeypatch.setattr("mpscffi.event._signal", fail)
+    for options in ({}, {"value": 7}):
+        with pytest.raises(errors.Error):
+            event.record(**options)
+        event.synchronize(timeout=10)
+        assert event.query()
+    monkeypatch.undo()
+    event.record(value=2)
+    event.synchronize(timeout=10)
+    assert event.value == 2
+
+
 def test_new_events_know_nothing_of_old_ones(spin: Any) -> None:
     for _ in range(200):
         event = mpscffi.Event(enable_timing=True)

@@ -504,6 +504,11 @@ def test_misuse(kernels: Any) -> None:
         pass
     with pytest.raises(TypeError, match="expected a Stream"):
         graph.replay(3)  # type: ignore[arg-type]
+    for index in (slice(1), "0", 0.0, None):
+        with pytest.raises(errors.ArgumentTypeError, match="index of type"):
+            graph[index]  # type: ignore[index]
+    with pytest.raises(IndexError, match="index 1 is out of range: there are 0"):
+        graph.update(1)
     with pytest.raises(TypeError, match="expected a Device"):
         mpscffi.record("host")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle or copy"):

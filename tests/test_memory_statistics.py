@@ -121,6 +121,8 @@ def test_arrays_that_outlive_the_log() -> None:
 def test_sizes_of_the_log(entries: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="max_entries"):
         mpscffi.record_memory_history(max_entries=entries)
+    mpscffi.record_memory_history(max_entries=1 << 70)
+    mpscffi.record_memory_history(False)
 
 
 class Page(HTMLParser):

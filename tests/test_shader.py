@@ -465,6 +465,20 @@ def test_a_call_that_fails_leaves_no_casts_behind(basics: Any) -> None:
         assert out.item() == 301.5
 
 
+def test_numbers_that_cannot_be_cast(basics: Any) -> None:
+    """NaN and infinities are no integers in C either, where anything may come of it."""
+    out = mpscffi.zeros(1)
+    for number in (float("nan"), float("inf"), np.float32("-inf")):
+        for numbers in ([1, number], [number]):
+            with pytest.raises(errors.InvalidArgumentError, match="argument 2 .*: got .*no int can"):
+                basics.lists(out, [1.5], numbers, arg_casts={2: "int32"})
+    basics.lists(out, [1.5], [300])
+    assert out.item() == 301.5
+    for number in (10**400, -(10**400)):
+        with pytest.raises(errors.InvalidArgumentError, match="too large for float"):
+            basics.lists(out, [number], [1])
+
+
 @pytest.mark.parametrize("casts", ["fp32", {1: "double"}, {9: "fp16"}, {-1: "fp16"}])
 def test_unknown_casts(basics: Any, casts: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="arg_casts"):

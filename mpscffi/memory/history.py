@@ -39,7 +39,7 @@ class History:
     def __init__(self, stacks: bool, max_entries: int) -> None:
         self.stacks = stacks
         self.live: dict[HeapBlock, dict[str, Any]] = {}
-        self._entries: deque[dict[str, Any]] = deque(maxlen=max_entries)
+        self._entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
         self._numbers = itertools.count(1)
 
     def __call__(self, kind: str, subject: Any, number: int) -> None:
