@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from msl_kernels import evaluate, from_bfloat, run, to_bfloat, values_of
 
+import mpscffi
+
 pytestmark = pytest.mark.usefixtures("device")
 
 UNARY: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[float, float]]] = {
@@ -113,6 +115,60 @@ def test_binary_functions() -> None:
     got = evaluate("float", texts, ("float", x), ("float", y))
     for text, values, wanted in zip(texts, got, expected, strict=True):
         np.testing.assert_allclose(values, wanted, rtol=1e-6, atol=1e-6, err_msg=text)
+
+
+# Units in the last place that a result may be off, for any float.
+ERRORS = {
+    "acos": 2, "acosh": 3, "asin": 3, "asinh": 4, "atan": 2, "atanh": 4, "cos": 4, "cosh": 4, "exp": 4, "exp2": 2,
+    "exp10": 4, "log": 4, "log2": 2, "log10": 3, "rsqrt": 2, "sin": 4, "sinh": 4, "sqrt": 1, "tan": 4, "tanh": 3,
+    "atan2": 3, "pow": 4,
+}  # fmt: skip
+EDGES = np.float32(
+    [0, -0.0, 1, -1, 0.5, -0.5, 2, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1.2e-38, -1.2e-38, 88.7, 89.5, -104, 1e9,
+     1.0000001, 0.99999994, 80, 80.000008, 0.65, 1.5, 1e-10, 20, 1000, 16777216]
+)  # fmt: skip
+
+
+def errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """How far results are off, in units of the last place; 0 where they are the same NaN, infinity or zero."""
+    tiny = np.finfo("f4").tiny
+    rounded = exact.astype("f4").astype("f8")
+    flushed = np.where(np.abs(rounded) < tiny, 0, rounded)
+    special = np.isnan(exact) | np.isinf(flushed) | (flushed == 0)
+    # A result between the smallest normal number and zero may be either.
+    same = np.where(np.isnan(exact), np.isnan(got), (got == flushed) | ((flushed == 0) & (np.abs(got) <= tiny)))
+    near_overflow = np.isinf(flushed) & (np.abs(got) > 3.4e38)
+    unit = np.spacing(np.maximum(np.abs(rounded), tiny).astype("f4")).astype("f8")
+    off = np.abs(got.astype("f8") - exact) / unit
+    off = np.where((np.abs(got) <= tiny) & (np.abs(exact) <= 2 * tiny), 0, off)
+    return np.where(special, np.where(same | near_overflow, 0, np.inf), off)
+
+
+@pytest.mark.parametrize("mode", ["safe", "fast"])
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_for_any_float(name: str, mode: str) -> None:
+    rng = np.random.default_rng(9)
+    bits = rng.integers(0, 2**32, 4000, dtype="u4").view("f4")
+    x = np.concatenate([EDGES, bits, rng.normal(size=2000).astype("f4"), rng.uniform(-100, 100, 2000).astype("f4")])
+    x = np.where(np.abs(x) < np.finfo("f4").tiny, np.copysign(np.float32(0), x), x)  # as the device counts denormals
+    y = np.roll(x, 7)
+    if name == "pow":
+        x = np.abs(x)
+    x, y = (np.ascontiguousarray(value) for value in (x, y))
+    function = {**BINARY, **UNARY}[name][0]
+    arguments = "(x[i], y[i])" if name in BINARY else "(x[i])"
+    library = mpscffi.compile_shader(
+        "#include <metal_stdlib>\nusing namespace metal;\nkernel void test(device float *out, device const float *x, "
+        f"device const float *y, uint i [[thread_position_in_grid]]) {{ out[i] = {name}{arguments}; }}",
+        math_mode=mode,
+    )
+    out = mpscffi.zeros(x.size)
+    library.test(out, mpscffi.asarray(x), mpscffi.asarray(y), threads=x.size)
+    with np.errstate(all="ignore"):
+        exact = function(x.astype("f8"), y.astype("f8")) if name in BINARY else function(x.astype("f8"))
+        off = errors(out.numpy(), exact)
+    worst = int(np.argmax(off))
+    assert off[worst] <= ERRORS[name], f"{name}({x[worst]!r}, {y[worst]!r}) = {out.numpy()[worst]!r}, {exact[worst]!r}"
 
 
 def test_functions_of_multiples_of_pi_are_exact() -> None:

@@ -21,6 +21,8 @@ _COMMON = (
     # A kernel sees no error numbers and no floating-point traps, so calls of the math library can become vector code.
     "-fno-math-errno",
     "-fno-trapping-math",
+    # No estimates of 1 / x and 1 / sqrt(x), which give NaN for zero and infinity.
+    "-mrecip=none",
     # A float that an integer type cannot hold becomes the nearest value that it can, NaN becomes 0, as on a GPU.
     "-fno-strict-float-cast-overflow",
     "-fconstexpr-steps=100000000",
