@@ -5,6 +5,7 @@ A device can take over whole pages only, so address and length have to be multip
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import stat
@@ -15,7 +16,7 @@ import numpy as np
 
 from mpscffi._callbacks import ReleaseFunction, discard, due, keep
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _new, _sizes
+from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _sizes, array_over
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
 from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, FileNotFoundError, InvalidArgumentError
@@ -52,26 +53,14 @@ def block_over(device: Device, address: int, length: int, release: Any, user: An
     return Block(device, out[0], length, Counters(), Block.release, 0)
 
 
-def array_over(block: Block, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, writable: bool) -> Array:
-    """Return the array in C order that owns a block."""
-    array = _new(Array)
-    array._base = None
-    array._block = array._owned = block
-    array._memory = array._seen = None
-    array._offset = offset
-    array._strides = None
-    array._writable = array._plain = writable
-    array.dtype = dtype
-    array.shape = shape
-    array.size = _count(shape)
-    return array
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
+def _block_of(owner: object, device: Device, address: int, length: int) -> tuple[Block, Any]:
+    """Return a block over host memory that a Python object owns, and C's user pointer for that."""
+    user = keep(owner)
+    try:
+        return block_over(device, address, length, lib.mpscffi_let_go, user), user
+    except BaseException:
+        discard(user)
+        raise
 
 
 def page_fault(address: int, length: int, page: int) -> str:
@@ -129,13 +118,8 @@ def from_numpy(array: npt.NDArray[Any], *, copy: bool | None = None) -> Array:
         if array.size:
             note_copy("from_numpy", obstacle)
         return _filled_from(array)
-    user = keep(array)
-    try:
-        block = block_over(device, array.ctypes.data, array.nbytes, lib.mpscffi_let_go, user)
-    except BaseException:
-        discard(user)
-        raise
-    return array_over(block, dtype, array.shape, 0, array.flags.writeable)
+    block, _ = _block_of(array, device, array.ctypes.data, array.nbytes)
+    return array_over(block, dtype, array.shape, writable=array.flags.writeable)
 
 
 def _view_of_own(array: npt.NDArray[Any], device: Device) -> Array | None:
@@ -146,13 +130,11 @@ def _view_of_own(array: npt.NDArray[Any], device: Device) -> Array | None:
     lease = memory.base
     if not isinstance(lease, Lease) or lease._block.device is not device or not array.size:
         return None
-    view = array_over(lease._block, array.dtype, array.shape, array.ctypes.data - lease._block.address, True)
-    # The Lease owns the block.
-    view._owned = None
+    offset = array.ctypes.data - lease._block.address
+    strides = None if array.flags.c_contiguous else array.strides
+    view = array_over(lease._block, array.dtype, array.shape, offset, strides, array.flags.writeable)
+    view._owned = None  # the Lease owns the block
     view._memory = memory
-    view._strides = None if array.flags.c_contiguous else array.strides
-    view._writable = array.flags.writeable
-    view._plain = view._writable and view._strides is None
     return view
 
 
@@ -199,7 +181,7 @@ def from_pointer(
     sizes = _sizes((shape,), "from_pointer")
     element = device_dtype(dtype)
     _check_layout(sizes, element, "from_pointer")
-    needed = _count(sizes) * element.itemsize
+    needed = math.prod(sizes) * element.itemsize
     try:
         length = needed if length is None else operator.index(length)
     except TypeError:
@@ -230,16 +212,11 @@ def from_pointer(
         block = block_over(device, start, length, ffi.NULL, ffi.NULL)
     else:
         block = _block_to_release(device, start, length, release)
-    return array_over(block, element, sizes, 0, bool(writable))
+    return array_over(block, element, sizes, writable=bool(writable))
 
 
 def _block_to_release(device: Device, address: int, length: int, release: Callable[[], object]) -> Block:
-    user = keep(ReleaseFunction(release))
-    try:
-        block = block_over(device, address, length, lib.mpscffi_let_go, user)
-    except BaseException:
-        discard(user)
-        raise
+    block, user = _block_of(ReleaseFunction(release), device, address, length)
     token = int(ffi.cast("uintptr_t", user))
 
     def give_back(block: Block) -> None:
@@ -297,7 +274,7 @@ def from_file(
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise InvalidArgumentError(f"from_file: {os.fspath(path)!r} is no regular file, and cannot be mapped")
         sizes = _sizes_in_file(path, os.fstat(file).st_size, element, shape, offset)
-        nbytes = _count(sizes) * element.itemsize
+        nbytes = math.prod(sizes) * element.itemsize
         if not nbytes:
             return _allocate(sizes, element, "from_file")
         device = current_device()
@@ -314,7 +291,7 @@ def from_file(
     except BaseException:
         lib.mpscffi_unmap(ffi.NULL, address, length)
         raise
-    return array_over(block, element, sizes, head, mode != "r")
+    return array_over(block, element, sizes, head, writable=mode != "r")
 
 
 def _sizes_in_file(
@@ -333,7 +310,7 @@ def _sizes_in_file(
             )
         return (count,)
     sizes = _sizes((shape,), "from_file")
-    end = offset + _count(sizes) * element.itemsize
+    end = offset + math.prod(sizes) * element.itemsize
     if end > file_size:
         raise InvalidArgumentError(
             f"from_file: shape {sizes} of {element} from offset {offset} ends at byte {end}, but {name!r} has "

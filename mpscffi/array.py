@@ -6,6 +6,7 @@ them, not a copy. Work that kernels do on an array is asynchronous; what looks a
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -201,19 +202,8 @@ class Array:
         """Make the view that a NumPy view of this array's memory stands for."""
         start = self._block.address or NOWHERE
         offset = of.__array_interface__["data"][0] - start if of.size else self._offset
-        view = _new(Array)
-        view._base = self if self._base is None else self._base
-        view._block = self._block
-        view._owned = None
-        view._memory = view._seen = None
-        view._offset = offset
-        view._strides = None if of.flags.c_contiguous else of.strides
-        view._writable = self._writable
-        view._plain = self._writable and view._strides is None
-        view.dtype = of.dtype
-        view.shape = of.shape
-        view.size = of.size
-        return view
+        strides = None if of.flags.c_contiguous else of.strides
+        return array_over(self._block, of.dtype, of.shape, offset, strides, self._writable, self)
 
     def __getitem__(self, key: Any) -> Array:
         """Return a view: by integers, slices, ``...`` and None. With an integer for each axis it has no axes left."""
@@ -515,6 +505,64 @@ class Array:
 
 
 _new: Callable[[type[Array]], Array] = object.__new__
+
+
+def array_over(
+    block: Block,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    writable: bool = True,
+    view_of: Array | None = None,
+) -> Array:
+    """Return an array over a block, which it owns unless it is a view.
+
+    Parameters
+    ----------
+    block : Block
+        Of which the array's memory is a part.
+    dtype, shape, offset, strides, writable
+        As the array has them; strides None for C order.
+    view_of : Array, optional
+        What keeps the block alive.
+    """
+    array = _new(Array)
+    array._base = view_of if view_of is None or view_of._base is None else view_of._base
+    array._block = block
+    array._owned = block if view_of is None else None
+    array._memory = array._seen = None
+    array._offset = offset
+    array._strides = strides
+    array._writable = writable
+    array._plain = writable and strides is None
+    array.dtype = dtype
+    array.shape = shape
+    array.size = math.prod(shape)
+    return array
+
+
+def span(array: Array, dtype: np.dtype[Any]) -> tuple[Array, int]:
+    """Return the memory that holds an array's elements, for kernels that compute their places themselves.
+
+    Parameters
+    ----------
+    array : Array
+        Has elements.
+    dtype : numpy.dtype
+        What the memory is seen as, along one axis.
+
+    Returns
+    -------
+    (Array, int)
+        The memory, and bytes from its start to the array's first element.
+    """
+    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    before = -sum(min(0, step) for step in reach)
+    behind = sum(max(0, step) for step in reach) + array.itemsize
+    shape = ((before + behind) // dtype.itemsize,)
+    memory = array_over(array._block, dtype, shape, array._offset - before, None, array._writable, array)
+    return memory, before
 
 
 def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

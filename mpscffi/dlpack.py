@@ -16,8 +16,8 @@ import numpy as np
 from mpscffi import device as _device
 from mpscffi._callbacks import discard, keep
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.adopt import array_over, block_over, note_copy, page_fault
-from mpscffi.array import Array, _c_strides, _filled_from
+from mpscffi.adopt import block_over, note_copy, page_fault
+from mpscffi.array import Array, _c_strides, _filled_from, array_over
 from mpscffi.device import current_device
 from mpscffi.dtypes import device_dtype
 from mpscffi.errors import ArgumentTypeError, BufferError, InvalidArgumentError, OutOfMemoryError
@@ -283,7 +283,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Array:
         return array
     block = block_over(current_device(), values.ctypes.data, values.nbytes, tensor.release, tensor.pointer)
     tensor.consume()
-    return array_over(block, values.dtype, values.shape, 0, not tensor.flags & READ_ONLY)
+    return array_over(block, values.dtype, values.shape, writable=not tensor.flags & READ_ONLY)
 
 
 def _capsule_of(obj: Any, copy: bool | None) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpscffi import _blas, fallback, profiler
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.array import Array, _allocate, _filled_from, _new
+from mpscffi.array import Array, _allocate, _filled_from, span
 from mpscffi.config import settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
@@ -389,7 +389,7 @@ def _by_kernel(product: _Product) -> None:
     kernel = _kernel(product.result.array.dtype)
     size = product.result.array.itemsize
     matrices = product[:3]
-    memories = [_memory(matrix, product.stack) for matrix in matrices]
+    memories = [span(matrix.array, matrix.array.dtype) for matrix in matrices]
     lengths = struct.pack("<4I", product.result.rows, product.result.columns, product.left.columns, 0)
     tiles = (-(-product.result.columns // _TILE), -(-product.result.rows // _TILE))
     for run in _runs(product):
@@ -404,24 +404,3 @@ def _by_kernel(product: _Product) -> None:
                 threadgroups=(*tiles, min(run.length - first, _LAUNCH)),
                 group_size=(_THREADS, 1, 1),
             )
-
-
-def _memory(matrix: _Matrix, stack: tuple[int, ...]) -> tuple[Array, int]:
-    """Return the memory that holds an operand's elements, and bytes from its start to the first of them."""
-    array = matrix.array
-    axes = [(matrix.rows, matrix.down), (matrix.columns, matrix.along), *zip(stack, matrix.steps, strict=True)]
-    before = -sum(min(0, (length - 1) * step) for length, step in axes)
-    behind = sum(max(0, (length - 1) * step) for length, step in axes) + array.itemsize
-    memory = _new(Array)
-    memory._base = array if array._base is None else array._base
-    memory._block = array._block
-    memory._owned = None
-    memory._memory = None
-    memory._offset = array._offset - before
-    memory._strides = None
-    memory._writable = array._writable
-    memory._plain = array._writable
-    memory.dtype = array.dtype
-    memory.shape = ((before + behind) // array.itemsize,)
-    memory.size = memory.shape[0]
-    return memory, before

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpscffi import fallback
-from mpscffi.array import Array, _filled_from, _new, _sizes, empty
+from mpscffi.array import Array, _filled_from, _sizes, empty, span
 from mpscffi.bit_generator import BitGenerator
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype
@@ -180,22 +180,9 @@ def _layout(array: Array) -> tuple[Array, bytes]:
             axes[-1] = (axes[-1][0] * length, axes[-1][1])
         else:
             axes.append((length, stride))
-    before = sum(min(0, (length - 1) * stride) for length, stride in axes)
-    behind = sum(max(0, (length - 1) * stride) for length, stride in axes) + array.itemsize
-    memory = _new(Array)
-    memory._base = array if array._base is None else array._base
-    memory._block = array._block
-    memory._owned = None
-    memory._memory = memory._seen = None
-    memory._offset = array._offset + before
-    memory._strides = None
-    memory._writable = True
-    memory._plain = True
-    memory.dtype = np.dtype(np.uint8)
-    memory.shape = (behind - before,)
-    memory.size = behind - before
+    memory, start = span(array, np.dtype(np.uint8))
     flat = [number for axis in axes for number in axis]
-    return memory, struct.pack(f"<{2 + len(flat)}q", len(axes), -before, *flat)
+    return memory, struct.pack(f"<{2 + len(flat)}q", len(axes), start, *flat)
 
 
 # ---- checks
