@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mpscffi.mslc import provider
 
-__all__ = ["install", "raise_interrupt"]
+__all__ = ["check_compile", "install"]
 
 
 class _Interrupt(threading.local):
@@ -39,11 +39,13 @@ def install() -> None:
             _installed = True
 
 
-def raise_interrupt() -> None:
-    """Raise what stopped this thread's last compile from outside, as Ctrl-C does."""
-    error, _interrupt.error = _interrupt.error, None
-    if error is not None:
-        raise error
+def check_compile(status: int) -> None:
+    """Check the status of a call that may compile; what stopped that from outside, as Ctrl-C does, is raised itself."""
+    if status:
+        error, _interrupt.error = _interrupt.error, None
+        if error is not None:
+            raise error
+        check(status)
 
 
 def _texts(array: Any, count: int) -> list[str]:
@@ -92,7 +94,7 @@ def _value_size(data_type: int) -> int:
 
 
 def _keep_interrupt(kind: Any, error: BaseException, trace: Any) -> None:
-    """Keep what came up outside of the callback's own handler, as Ctrl-C may, for :func:`raise_interrupt`."""
+    """Keep what came up outside of the callback's own handler, as Ctrl-C may, for :func:`check_compile`."""
     del kind, trace
     _interrupt.error = error
 

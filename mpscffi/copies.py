@@ -104,9 +104,7 @@ def _queue_copy(target: Array, source: Array) -> None:
     if not target.size or (source._block is target._block and source._offset == target._offset):
         return
     stream = current_stream()
-    for block in (source._block, target._block):
-        if block.stream is not stream:
-            stream._adopt(block)
+    stream._use((source._block, target._block))
     if stream._recording is not None:
         stream._recording.take_copy(target, source)
         return

@@ -406,9 +406,7 @@ class Graph(ProcessBound):
         if stream.device is not self.device:
             raise InvalidArgumentError(f"replay: {stream} is not on the graph's device, {self.device}")
         with self._lock:
-            for block in self._blocks:
-                if block.stream is not stream:
-                    stream._adopt(block)
+            stream._use(self._blocks)
             status = _submit(stream._pointer, self._commands, len(self._entries))
         if status:
             check(status)

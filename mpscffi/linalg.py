@@ -22,7 +22,7 @@ from mpscffi.config import settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from mpscffi.shader import Kernel, ShaderLibrary, compile_shader
-from mpscffi.stream import Stream, current_stream
+from mpscffi.stream import current_stream
 
 __all__ = ["matmul"]
 
@@ -293,7 +293,8 @@ def _by_library(product: _Product) -> bool:
     if any(length > 1 and step < whole for length, step in zip(product.stack, product.result.steps, strict=True)):
         return False  # results lie in each other's gaps
     call = _call(product, (left, right, result))
-    stream = _adopting(*(matrix.array for matrix in product[:3]))
+    stream = current_stream()
+    stream._use(matrix.array._block for matrix in product[:3])
     runs = list(_runs(product))
     for run in runs:
         _aim(call, product, run)
@@ -352,16 +353,6 @@ def _is_tall(call: Any, rows: int) -> bool:
         and left.matrix_bytes == rows * left.row_bytes
         and result.matrix_bytes == rows * result.row_bytes
     )
-
-
-def _adopting(*arrays: Array) -> Stream:
-    """Return the current stream, which is going to use the arrays."""
-    stream = current_stream()
-    for array in arrays:
-        block = array._block
-        if block.stream is not stream:
-            stream._adopt(block)
-    return stream
 
 
 # ---- by the kernel

@@ -16,9 +16,10 @@ from mpscffi import _compiler
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle
 from mpscffi.device import current_device
-from mpscffi.errors import FileError, FileNotFoundError, InvalidArgumentError, error_for
+from mpscffi.errors import FileError, FileNotFoundError, InvalidArgumentError
 from mpscffi.scalars import SCALARS
-from mpscffi.stream import current_stream
+from mpscffi.source import library_from_source
+from mpscffi.stream import current_stream, wait_in_slices
 
 __all__ = ["Bundle", "Difference", "Outcome", "cut", "reading", "replay"]
 
@@ -232,10 +233,7 @@ class _Run:
             self.line["kind"]
         ]
         check(encode(queue))
-        status: int
-        while (status := lib.mps_queue_wait(queue, 50_000_000)) == lib.MPS_STATUS_TIMEOUT:
-            pass
-        return status
+        return wait_in_slices(lib.mps_queue_wait, queue, None, "replay")
 
     def _make_buffer(self, number: int, version: int) -> Handle:
         contents = self.bundle.contents(number, version)
@@ -354,7 +352,7 @@ class _Run:
         )
         kept.append(desc.constants)
         out = ffi.new("mps_pipeline **")
-        _check_compile(lib.mps_pipeline_create(self.libraries[number].pointer, desc, out))
+        _compiler.check_compile(lib.mps_pipeline_create(self.libraries[number].pointer, desc, out))
         return Handle(out[0], lib.mps_pipeline_release)
 
     # ---- comparing
@@ -425,42 +423,28 @@ def _open_library(bundle: Bundle, number: int) -> Handle:
     line = bundle.libraries[number]
     path = bundle.library_path(number)
     device = current_device()
-    _compiler.install()
     if path.endswith(MACHINE_CODE) and device.backend != "host":
         raise InvalidArgumentError(
             f"library {number} of the capture is machine code of the host device, which {device.name} cannot run"
         )
     with open(path, "rb") as file:
         data = file.read()
+    if path.endswith(".metal"):
+        major, minor = line["language_version"]
+        pointer = library_from_source(
+            device,
+            data,
+            language_version=(major, minor),
+            math_mode=line["math_mode"],
+            flags=line["flags"],
+            defines=line["defines"],
+            include_dirs=line["include_dirs"],
+        )
+        return Handle(pointer, lib.mps_library_release)
+    _compiler.install()
     out = ffi.new("mps_library **")
-    if not path.endswith(".metal"):
-        _check_compile(lib.mps_library_create_from_data(device._pointer, data, len(data), out))
-        return Handle(out[0], lib.mps_library_release)
-    defines = [ffi.new("char[]", text.encode()) for text in line["defines"]]
-    include_dirs = [ffi.new("char[]", os.fsencode(text)) for text in line["include_dirs"]]
-    define_list, include_list = ffi.new("char *[]", defines), ffi.new("char *[]", include_dirs)
-    major, minor = line["language_version"]
-    options = ffi.new(
-        "mps_compile_options *",
-        {
-            "struct_size": ffi.sizeof("mps_compile_options"),
-            "language_version": major << 16 | minor,
-            "math_mode": line["math_mode"],
-            "flags": line["flags"],
-            "define_count": len(defines),
-            "defines": ffi.cast("char const * const *", define_list),
-            "include_dirs": ffi.cast("char const * const *", include_list),
-            "include_dir_count": len(include_dirs),
-        },
-    )
-    _check_compile(lib.mps_library_create_from_source(device._pointer, data, len(data), options, out))
+    _compiler.check_compile(lib.mps_library_create_from_data(device._pointer, data, len(data), out))
     return Handle(out[0], lib.mps_library_release)
-
-
-def _check_compile(status: int) -> None:
-    if status:
-        _compiler.raise_interrupt()
-        raise error_for(status, error_message())
 
 
 def cut(bundle: Bundle, number: int, target: str) -> None:

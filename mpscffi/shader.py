@@ -26,7 +26,7 @@ from mpscffi.errors import (
 )
 from mpscffi.reflection import Argument, reflect, signature
 from mpscffi.scalars import SCALARS
-from mpscffi.source import MATH_MODES, Source
+from mpscffi.source import MATH_MODES, Source, library_from_source
 from mpscffi.stream import _thread, default_stream
 
 __all__ = ["Argument", "Kernel", "ShaderLibrary", "compile_shader", "load_metallib"]
@@ -264,10 +264,7 @@ class Kernel(ProcessBound):
             },
         )
         out = ffi.new("mps_pipeline **")
-        status = lib.mps_pipeline_create(self._library.pointer, desc, out)
-        if status:
-            _compiler.raise_interrupt()
-            check(status)
+        _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, out))
         return Handle(out[0], lib.mps_pipeline_release)
 
     def _examine(self, pipeline: Handle) -> None:
@@ -720,24 +717,21 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validat
             f"load_metallib: got {type(source).__name__}, expected the contents as bytes or the path as str or PathLike"
         )
     device = current_device()
-    _compiler.install()  # nothing but the host device asks it
-    out = ffi.new("mps_library **")
     data = _metallib(source, validate) if validation.is_compiled_in(device, validate) else None
     if data is not None:
-        flags = {"struct_size": ffi.sizeof("mps_compile_options"), "flags": lib.MPS_COMPILE_VALIDATE}
-        options = ffi.new("mps_compile_options *", flags)
-        status = lib.mps_library_create_from_source(device._pointer, ffi.from_buffer(data), len(data), options, out)
-    elif isinstance(source, (bytes, bytearray)):
+        pointer = library_from_source(device, data, flags=lib.MPS_COMPILE_VALIDATE)
+        return ShaderLibrary(pointer, device, is_validated=True)
+    _compiler.install()  # nothing but the host device asks it
+    out = ffi.new("mps_library **")
+    if isinstance(source, (bytes, bytearray)):
         status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out)
     else:
         status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
-    if status:
-        _compiler.raise_interrupt()
     try:
-        check(status)
+        _compiler.check_compile(status)
     except NotFoundError as error:
         raise FileNotFoundError(str(error)) from None
-    return ShaderLibrary(out[0], device, is_validated=data is not None)
+    return ShaderLibrary(out[0], device)
 
 
 def _metallib(source: bytes | bytearray | str | os.PathLike[str], validate: bool | None) -> bytes | bytearray | None:

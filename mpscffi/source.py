@@ -8,16 +8,61 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpscffi import _compiler
-from mpscffi._ffi import check, ffi, lib
+from mpscffi._ffi import ffi, lib
 
 if TYPE_CHECKING:
     from mpscffi.device import Device
     from mpscffi.mslc.layout import Struct
 
-__all__ = ["MATH_MODES", "Source"]
+__all__ = ["MATH_MODES", "Source", "library_from_source"]
 
 MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast": lib.MPS_MATH_FAST}
 _OWN_HEADER = re.compile(r"#\s*include\s*(?:\"|</)|__has_include")
+
+
+def library_from_source(
+    device: Device,
+    data: bytes | bytearray,
+    *,
+    language_version: tuple[int, int] | None = None,
+    math_mode: int = lib.MPS_MATH_SAFE,
+    flags: int = 0,
+    defines: Sequence[str] = (),
+    include_dirs: Sequence[str] = (),
+) -> Any:
+    """Compile, and return the ``mps_library *``, which the caller owns.
+
+    Parameters
+    ----------
+    device : Device
+        For which.
+    data : bytes
+        Metal source; on the host device also a metallib.
+    language_version, math_mode, flags, defines, include_dirs
+        As ``mps_compile_options`` has them.
+    """
+    _compiler.install()  # nothing but the host device asks it
+    macros = [ffi.new("char[]", define.encode()) for define in defines]
+    paths = [ffi.new("char[]", os.fsencode(path)) for path in include_dirs]
+    macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
+    options = ffi.new(
+        "mps_compile_options *",
+        {
+            "struct_size": ffi.sizeof("mps_compile_options"),
+            "language_version": language_version[0] << 16 | language_version[1] if language_version else 0,
+            "math_mode": math_mode,
+            "flags": flags,
+            "define_count": len(macros),
+            "defines": ffi.cast("char const * const *", macro_array),
+            "include_dirs": ffi.cast("char const * const *", path_array),
+            "include_dir_count": len(paths),
+        },
+    )
+    out = ffi.new("mps_library **")
+    _compiler.check_compile(
+        lib.mps_library_create_from_source(device._pointer, ffi.from_buffer(data), len(data), options, out)
+    )
+    return out[0]
 
 
 class Source:
@@ -71,31 +116,16 @@ class Source:
 
     def compile(self, device: Device) -> Any:
         """Compile it, and return the ``mps_library *``, which the caller owns."""
-        _compiler.install()  # nothing but the host device asks it
-        macros = [ffi.new("char[]", define.encode()) for define in self.defines]
-        paths = [ffi.new("char[]", os.fsencode(path)) for path in self.include_dirs]
-        macro_array, path_array = ffi.new("char *[]", macros), ffi.new("char *[]", paths)
-        options = ffi.new(
-            "mps_compile_options *",
-            {
-                "struct_size": ffi.sizeof("mps_compile_options"),
-                "language_version": self.version[0] << 16 | self.version[1] if self.version else 0,
-                "math_mode": MATH_MODES[self.math_mode],
-                "flags": (lib.MPS_COMPILE_VALIDATE if self.validate else 0)
-                | (lib.MPS_COMPILE_LOGGING if "os_log" in self.text else 0),
-                "define_count": len(macros),
-                "defines": ffi.cast("char const * const *", macro_array),
-                "include_dirs": ffi.cast("char const * const *", path_array),
-                "include_dir_count": len(paths),
-            },
+        return library_from_source(
+            device,
+            self.text.encode("utf-8", "surrogatepass"),
+            language_version=self.version,
+            math_mode=MATH_MODES[self.math_mode],
+            flags=(lib.MPS_COMPILE_VALIDATE if self.validate else 0)
+            | (lib.MPS_COMPILE_LOGGING if "os_log" in self.text else 0),
+            defines=self.defines,
+            include_dirs=self.include_dirs,
         )
-        data = self.text.encode("utf-8", "surrogatepass")
-        out = ffi.new("mps_library **")
-        status = lib.mps_library_create_from_source(device._pointer, data, len(data), options, out)
-        if status:
-            _compiler.raise_interrupt()
-            check(status)
-        return out[0]
 
     def struct(self, type_name: str, size: int, align: int) -> Struct | None:
         """Return the layout of a struct of this source; None if it is not known to be of that size and alignment."""

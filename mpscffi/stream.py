@@ -18,7 +18,7 @@ from mpscffi.errors import ArgumentTypeError, ExecutionError, InvalidArgumentErr
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from mpscffi.array import Array
@@ -329,6 +329,12 @@ class Stream(ProcessBound):
             self._fence_value = value
             check(lib.mps_queue_commit(self._pointer, ffi.NULL))
             return self._fence, value
+
+    def _use(self, blocks: Iterable[Block]) -> None:
+        """Note that work of this stream is going to use blocks."""
+        for block in blocks:
+            if block.stream is not self:
+                self._adopt(block)
 
     def _adopt(self, block: Block) -> None:
         """Note that work of this stream is going to use a block that another stream, or none, used last."""
