@@ -228,6 +228,7 @@ class Slot:
             block = array._block
             entry.buffer = block.pointer
             entry.offset = array._offset
+            entry.length = array.nbytes
             if block.stream is not stream:
                 stream._adopt(block)
         self.place.kind = _ADDRESSES

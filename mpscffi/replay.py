@@ -318,15 +318,13 @@ class _Run:
         if "threadgroup" in given:
             return {**slot, "kind": lib.MPS_ARGUMENT_THREADGROUP, "length": given["threadgroup"]}
         if "addresses" in given:
-            entries = [
-                {"buffer": self.buffers[entry["buffer"]].pointer, "offset": entry["offset"]} if entry else {}
-                for entry in given["addresses"]
-            ]
+            entries = [self._place(entry) if entry else {} for entry in given["addresses"]]
             kept.append(ffi.new("mps_address[]", entries))
             return {**slot, "kind": lib.MPS_ARGUMENT_ADDRESSES, "data": kept[-1], "length": len(entries)}
+        return {**slot, "kind": lib.MPS_ARGUMENT_BUFFER, **self._place(given)}
+
+    def _place(self, given: dict[str, Any]) -> dict[str, Any]:
         return {
-            **slot,
-            "kind": lib.MPS_ARGUMENT_BUFFER,
             "buffer": self.buffers[given["buffer"]].pointer,
             "offset": given["offset"],
             "length": given["length"],

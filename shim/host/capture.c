@@ -214,7 +214,7 @@ static void write_addresses(capture *to, const mps_argument *argument) {
     if (addresses[i].buffer) {
       fputc('{', to->file);
       write_place(to, "buffer", addresses[i].buffer, addresses[i].offset);
-      fputc('}', to->file);
+      fprintf(to->file, ", \"length\": %" PRIu64 "}", addresses[i].length);
     } else {
       fputs("null", to->file);
     }

@@ -52,13 +52,19 @@ static void write_addresses(uint64_t *table, const mps_argument *argument) {
   }
 }
 
+/* Bytes from an offset of a buffer on that a kernel may use, of which the caller has given a number; 0 for all. */
+static uint64_t usable(const mps_buffer *buffer, uint64_t offset, uint64_t length) {
+  uint64_t rest = buffer->length - offset;
+  return length != 0 && length < rest ? length : rest;
+}
+
 /* The length behind each address. */
 static bool write_lengths(host_bounds *bounds, const mps_argument *argument, char **storage, size_t *size) {
   const mps_address *addresses = argument->data;
   uint64_t *lengths = (uint64_t *)(void *)carve(storage, size, argument->length * sizeof(uint64_t));
   for (uint64_t i = 0; lengths && i < argument->length; i++) {
-    const mps_buffer *buffer = addresses[i].buffer;
-    lengths[i] = buffer ? buffer->length - addresses[i].offset : 0;
+    const mps_address *address = &addresses[i];
+    lengths[i] = address->buffer ? usable(address->buffer, address->offset, address->length) : 0;
   }
   bounds->tables[argument->index] = lengths;
   bounds->table_entries[argument->index] = (uint32_t)argument->length;
@@ -77,10 +83,7 @@ static bool bind_bounds(host_work *work, const mps_dispatch *dispatch, char **st
     const mps_argument *argument = &dispatch->arguments[i];
     switch ((mps_argument_kind)argument->kind) {
     case MPS_ARGUMENT_BUFFER:
-      bounds->buffers[argument->index] = argument->buffer->length - argument->offset;
-      if (argument->length != 0 && argument->length < bounds->buffers[argument->index]) {
-        bounds->buffers[argument->index] = argument->length;
-      }
+      bounds->buffers[argument->index] = usable(argument->buffer, argument->offset, argument->length);
       break;
     case MPS_ARGUMENT_BYTES:
       bounds->buffers[argument->index] = argument->length;

@@ -499,6 +499,7 @@ MPS_API mps_status mps_pipeline_argument(mps_pipeline *pipeline, uint32_t number
 typedef struct mps_address {
   mps_buffer *buffer;
   uint64_t offset;
+  uint64_t length; /* bytes from the offset on that a validated kernel may use, 0 for all; others do not ask */
 } mps_address;
 
 typedef struct mps_argument {

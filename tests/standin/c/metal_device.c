@@ -514,7 +514,7 @@ static void test_failures_to_encode(void) {
   EXPECT_FAIL(add(queue, kernel, buffer, 1), INTERNAL,
               "raised StandinException while encoding a dispatch: told to raise");
   standin_set("fail_buffers", 1);
-  mps_address table[] = {{buffer, 0}};
+  mps_address table[] = {{.buffer = buffer}};
   mps_argument arguments[] = {{.kind = MPS_ARGUMENT_BUFFER, .index = 0, .buffer = buffer},
                               {.kind = MPS_ARGUMENT_ADDRESSES, .index = 1, .data = table, .length = 1}};
   mps_dispatch dispatch = {.struct_size = sizeof dispatch,
