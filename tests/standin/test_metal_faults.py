@@ -182,13 +182,11 @@ ALL_FAULTS = [
         "an event is read without its lock",
         "event.m",
         """  pthread_mutex_lock(&impl->lock);
-  info->value = impl->value;
-  info->time = impl->time;
+  bool reached = impl->value >= value;
   pthread_mutex_unlock(&impl->lock);
+  return reached;
 """,
-        """  info->value = impl->value;
-  info->time = impl->time;
-""",
+        "  return impl->value >= value;\n",
         "data race",
         "thread",
         "shim/tests/host_event",
