@@ -1,4 +1,4 @@
-// Threadgroups without fibers: what a kernel is written with that split.py has made into loops over the threads of a
+// Threadgroups without fibers: what a kernel is written with that mslc/split has made into loops over the threads of a
 // threadgroup, one loop for each part between two barriers.
 //
 // Such a kernel is called once for each threadgroup. Before its own parameters it has two more: the threadgroup, and

@@ -1,0 +1,209 @@
+"""The tokens of a kernel that is to be split: what stands where, and what it seems to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..calls import COLLECTIVE_CALL, COLLECTIVE_TYPE
+from ..tokens import IDENTIFIER, OPERATOR
+
+if TYPE_CHECKING:
+    from ..kernels import Kernel
+    from ..rewrite import Rewriter
+
+_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<="}
+STEPS = {"++", "--"}
+
+
+class NotSplitError(Exception):
+    """A kernel that this module does not understand: why."""
+
+
+@dataclass(eq=False, slots=True)
+class Variable:
+    """A variable of the kernel that code of the threadgroup's level can see.
+
+    `form` is "uniform", "array", "local" (to one region), "input" (one value for each thread, not stored) or "shared"
+    (a name that regions see as it is). `place` is its name on the threadgroup's level; `input` the role of an input.
+    """
+
+    name: str
+    form: str
+    place: str = ""
+    type_text: str = ""
+    is_const: bool = False
+    is_constexpr: bool = False
+    is_reference: bool = False
+    is_private_pointer: bool = False
+    input: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Declarator:
+    """One of the variables that a declaration declares, as ranges of tokens."""
+
+    variable: Variable
+    suffix: tuple[int, int]
+    initializer: tuple[int, int] | None  # tokens behind the name: with `=`, in parentheses or in braces
+
+
+@dataclass(eq=False, slots=True)
+class Stride:
+    """A loop `for (type name = first; condition; name += step) body` of one thread, as ranges of tokens."""
+
+    type: str
+    name: str
+    first: tuple[int, int]
+    condition: tuple[int, int]
+    step: tuple[int, int]
+    body: tuple[int, int]
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """A statement, tokens [start, stop), and the variables that it can see.
+
+    `kind`: "plain", "declaration", "assignment" (to one variable, and nothing else), "collective", "group" (as it is,
+    on the threadgroup's level), "barrier", "if", "for", "while", "do", "block", "jump".
+    """
+
+    kind: str
+    start: int
+    stop: int
+    scope: dict[str, Variable]
+    declarators: list[Declarator] = field(default_factory=list)
+    assigned: Variable | None = None
+    collectives: list[int] = field(default_factory=list)
+    condition: tuple[int, int] | None = None
+    first: Item | None = None
+    steps: list[Item] = field(default_factory=list)
+    body: list[Item] = field(default_factory=list)
+    otherwise: list[Item] | None = None
+
+
+class Code:
+    """Answers questions about a kernel's tokens.
+
+    Parameters
+    ----------
+    rewriter : Rewriter
+    kernel : Kernel
+    """
+
+    def __init__(self, rewriter: Rewriter, kernel: Kernel) -> None:
+        self._rewriter = rewriter
+        self._kernel = kernel
+        self._tokens = rewriter.tokens
+        self._text = rewriter.tokens.text
+        self._inside = rewriter.attributes.inside
+        self._output = rewriter.output(kernel)  # a copy
+
+    def _meets(self, index: int) -> bool:
+        if self._tokens.kind[index] != IDENTIFIER:
+            return False
+        word = self._text[index]
+        if COLLECTIVE_TYPE.fullmatch(word):
+            return True
+        return self._text[index + 1] in ("(", "<") and COLLECTIVE_CALL.fullmatch(word) is not None
+
+    def _has_meeting(self, start: int, stop: int) -> bool:
+        return any(self._meets(index) for index in range(start, stop))
+
+    def _statement_end(self, index: int) -> int:
+        text, partner = self._text, self._tokens.partner
+        word = text[index]
+        if word == "{":
+            return partner[index] + 1
+        if word in ("for", "while", "switch"):
+            return self._statement_end(self._condition_end(index))
+        if word == "if":
+            end = self._statement_end(self._condition_end(index))
+            return self._statement_end(end + 1) if text[end] == "else" else end
+        if word == "do":
+            end = self._statement_end(index + 1)
+            return partner[end + 1] + 2
+        while text[index] != ";":
+            if text[index] in ("(", "[", "{"):
+                index = partner[index]
+            index += 1
+        return index + 1
+
+    def _condition_end(self, index: int) -> int:
+        """Return the token behind the condition of the `if` or loop at `index`."""
+        opening = index + 2 if self._text[index + 1] == "constexpr" else index + 1
+        if self._text[opening] != "(":
+            raise NotSplitError(f"'{self._text[index]}' without a condition")
+        return self._tokens.partner[opening] + 1
+
+    def _jumps(self, start: int, stop: int) -> bool:
+        """Whether a statement may end more than itself: by a return, or by a break of a loop around it."""
+        index = start
+        while index < stop:
+            word = self._text[index]
+            if word == "return":
+                return True
+            if word in ("break", "continue"):
+                return True
+            if word in ("for", "while", "do", "switch"):
+                end = self._statement_end(index)
+                words = self._text[index:end]
+                if "return" in words or ("continue" in words and word == "switch"):
+                    return True
+                index = end
+            else:
+                index += 1
+        return False
+
+    def _assignment_at(self, index: int) -> int:
+        """How many tokens the assignment operator at `index` has; 0 if there is none."""
+        if self._text[index] in _ASSIGNMENTS:
+            return 1
+        is_shift = self._text[index] == ">" and self._text[index + 1] == ">="  # `>>` is two tokens
+        return 2 if is_shift else 0
+
+    def _changes(self, start: int, stop: int) -> bool:
+        """Whether an expression assigns to something."""
+        return any(self._text[index] in STEPS or self._assignment_at(index) for index in range(start, stop))
+
+    def _is_changed(self, name: str, start: int, stop: int) -> bool:
+        """Whether code seems to change a variable. Of what this misses clang says that the variable is const."""
+        for index in range(start, stop):
+            if self._text[index] != name or self._text[index - 1] in (".", "->"):
+                continue
+            if self._text[index - 1] in STEPS or self._text[index + 1] in STEPS or self._assignment_at(index + 1):
+                return True
+            if self._text[index - 1] == "&" and self._text[index - 2] in ("(", ",", "=", "{", ";", "return"):
+                return True
+            if self._text[index + 1] == "." and (self._assignment_at(index + 3) or self._text[index + 3] in STEPS):
+                return True
+        return False
+
+    def _render(self, indices: list[int] | range, scope: dict[str, Variable] | None = None) -> str:
+        """Return code; with a scope that of the threadgroup's level, where a variable goes by its place."""
+        parts: list[str] = []
+        end = -1
+        for index in indices:
+            word = self._output[index]
+            variable = scope.get(self._text[index]) if scope else None
+            if variable is not None and self._text[index - 1] not in (".", "->", "::"):
+                before, _, behind = word.rpartition(variable.name)
+                word = before + (variable.place or variable.name) + behind
+            if word:
+                parts += ["" if self._tokens.start[index] == end else " ", word]
+                end = self._tokens.start[index] + len(self._text[index])
+        return "".join(parts)
+
+    def _mentions(self, name: str, start: int, stop: int) -> bool:
+        return any(
+            self._text[index] == name and self._text[index - 1] not in (".", "->") for index in range(start, stop)
+        )
+
+    def _is_pointed_to(self, name: str, start: int, stop: int) -> bool:
+        """Whether the address of a variable seems to be taken: another one may keep it alive."""
+        for index in range(start, stop):
+            if self._text[index] == name and self._text[index - 1] == "&":
+                before = index - 2
+                if self._tokens.kind[before] == OPERATOR and self._text[before] not in (")", "]"):
+                    return True
+        return False
