@@ -1,7 +1,8 @@
 """Build script of ``mpscffi._shim``, the compiled binding of libmpsshim.
 
 The C header is the only description of the interface. What stands between its two ``cdef`` marks is given to cffi,
-after the export macro and the macros that take parameters are dropped, and constants are left to the C compiler.
+after the export macro and the macros that take parameters are dropped, and constants are left to the C compiler. The
+types of this package's own headers are read in the same way.
 """
 
 from __future__ import annotations
@@ -23,12 +24,8 @@ extern "Python" {
 }
 """
 
-#: What ``_philox.h`` has for Python.
+#: Functions of ``_philox.h`` for Python.
 PHILOX = """
-typedef struct {
-  uint64_t seed;
-  uint64_t offset;
-} mpscffi_stream;
 void mpscffi_philox(uint64_t seed, uint64_t index, uint32_t purpose, uint32_t *words);
 uint64_t mpscffi_stream_take(mpscffi_stream *stream, uint64_t blocks);
 uint64_t mpscffi_stream_offset(mpscffi_stream *stream);
@@ -36,42 +33,8 @@ void mpscffi_stream_set(mpscffi_stream *stream, uint64_t seed, uint64_t offset);
 void mpscffi_bitgen_attach(uintptr_t address, mpscffi_stream *stream);
 """
 
-#: What ``_dlpack.h`` and ``_mapping.h`` have for Python.
+#: Functions and constants of ``_dlpack.h`` and ``_mapping.h`` for Python.
 MEMORY = """
-typedef struct {
-  uint32_t major;
-  uint32_t minor;
-} DLPackVersion;
-typedef struct {
-  int32_t device_type;
-  int32_t device_id;
-} DLDevice;
-typedef struct {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-} DLDataType;
-typedef struct {
-  void *data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t *shape;
-  int64_t *strides;
-  uint64_t byte_offset;
-} DLTensor;
-typedef struct DLManagedTensor {
-  DLTensor dl_tensor;
-  void *manager_ctx;
-  void (*deleter)(struct DLManagedTensor *self);
-} DLManagedTensor;
-typedef struct DLManagedTensorVersioned {
-  DLPackVersion version;
-  void *manager_ctx;
-  void (*deleter)(struct DLManagedTensorVersioned *self);
-  uint64_t flags;
-  DLTensor dl_tensor;
-} DLManagedTensorVersioned;
 void mpscffi_close(void);
 void mpscffi_let_go(void *user, void *pointer, uint64_t length);
 void *mpscffi_new_tensor(int versioned, uint64_t flags, DLDevice device, uint8_t code, uint8_t bits, uintptr_t data,
@@ -97,7 +60,7 @@ def cdef_of(header: str) -> str:
     Parameters
     ----------
     header : str
-        The text of ``mpsshim.h``.
+        The text of a header.
 
     Returns
     -------
@@ -106,7 +69,7 @@ def cdef_of(header: str) -> str:
     """
     begin, end = re.search(r"/\* cdef: begin.*?\*/", header), re.search(r"/\* cdef: end \*/", header)
     if begin is None or end is None:
-        raise ValueError("mpsshim.h lacks the marks 'cdef: begin' and 'cdef: end'")
+        raise ValueError("the header lacks the marks 'cdef: begin' and 'cdef: end'")
     text = header[begin.end() : end.start()]
     text = text.replace("MPS_API ", "")
     text = re.sub(r"^#define\s+\w+\([^\n]*\n", "", text, flags=re.M)
@@ -118,11 +81,11 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
-PRELUDES = ("_philox.h", "_dlpack.h", "_mapping.h")
+PHILOX_H, DLPACK_H, MAPPING_H = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("_philox.h", "_dlpack.h", "_mapping.h")
+)
 
 ffibuilder = FFI()
-ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + PHILOX + MEMORY)
-ffibuilder.set_source(
-    "mpscffi._shim",
-    '#include "mpsshim.h"\n' + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in PRELUDES),
-)
+ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
+ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + cdef_of(DLPACK_H) + MEMORY)
+ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + DLPACK_H + MAPPING_H)

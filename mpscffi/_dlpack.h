@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+/* cdef: begin */
 typedef struct {
   uint32_t major;
   uint32_t minor;
@@ -45,6 +46,7 @@ typedef struct DLManagedTensorVersioned {
   uint64_t flags;
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
+/* cdef: end */
 
 /* ---- what may not be called any more once the interpreter ends ---- */
 

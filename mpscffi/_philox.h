@@ -4,11 +4,13 @@
  */
 #include <stdint.h>
 
+/* cdef: begin */
 /* Where a random stream is. Python and NumPy's threads move it on together, so `offset` is only touched atomically. */
 typedef struct {
   uint64_t seed;
   uint64_t offset;
 } mpscffi_stream;
+/* cdef: end */
 
 /* As numpy/random/bitgen.h declares it. */
 typedef struct {
