@@ -19,7 +19,7 @@ from mpscffi._ffi import check, ffi, lib
 from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _sizes, array_over
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
-from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, FileNotFoundError, InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, InvalidArgumentError, file_error
 from mpscffi.memory.block import Block, Counters
 
 if TYPE_CHECKING:
@@ -268,8 +268,7 @@ def from_file(
         # Not blocking, since a named pipe would otherwise wait here for somebody who writes to it.
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        kind = FileNotFoundError if error.errno == 2 else FileError
-        raise kind(error.errno, error.strerror, os.fspath(path)) from None
+        raise file_error(error, os.fspath(path)) from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise InvalidArgumentError(f"from_file: {os.fspath(path)!r} is no regular file, and cannot be mapped")

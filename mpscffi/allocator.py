@@ -195,17 +195,9 @@ def set_low_watermark_ratio(ratio: float | None) -> None:
 
 def memory_limits() -> MemoryLimits:
     """Return all limits in force, in bytes and as shares."""
-    from mpscffi.memory.limits import MemoryLimits, effective_low_ratio
+    from mpscffi.memory.limits import limits
 
-    allocator = allocator_of(current_device())
-    high = allocator.high_ratio
-    return MemoryLimits(
-        high,
-        effective_low_ratio(allocator.low_ratio, high),
-        allocator.limit,
-        allocator.low_limit,
-        allocator.cache_limit,
-    )
+    return limits(allocator_of(current_device()))
 
 
 def add_allocation_failure_callback(function: Callable[[int], object]) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
+from mpscffi._table import table
 from mpscffi.errors import InvalidArgumentError
 from mpscffi.tracing import COMMANDS, Record
 
-__all__ = ["Average", "KeyAverages", "averages", "table"]
+__all__ = ["Average", "KeyAverages", "averages"]
 
 #: Kinds whose time is the CPU's.
 _ON_CPU = frozenset({"range", "fallback", "callback", "library", "pipeline"})
@@ -162,25 +163,6 @@ class KeyAverages(Sequence[Average]):
 
 def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Return lines with columns: the first one to the left, and others of text, numbers to the right."""
-    # A name may have line breaks and control characters: it must not break the table.
-    rows = [[_printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [head, ["-" * width for width in widths], *rows]
-    ]
-    return "\n".join(lines)
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def averages(records: Iterable[Record], dropped: int = 0) -> KeyAverages:

@@ -170,3 +170,26 @@ def error_for(status: int, message: str) -> Error:
     """
     kind = _BY_STATUS[status] if 0 <= status < len(_BY_STATUS) else InternalError
     return kind(message or f"status {status} without a message")
+
+
+def file_error(error: OSError, path: object) -> FileError:
+    """Return this package's exception for what the system said of a file.
+
+    Parameters
+    ----------
+    error : OSError
+        What was raised.
+    path : object
+        As the caller gave it.
+
+    Returns
+    -------
+    FileError
+        To be raised by the caller.
+    """
+    kind: type[FileError] = FileError
+    if isinstance(error, builtins.FileNotFoundError):
+        kind = FileNotFoundError
+    elif isinstance(error, builtins.FileExistsError):
+        kind = FileExistsError
+    return kind(error.errno, error.strerror, path)

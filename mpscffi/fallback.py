@@ -8,10 +8,15 @@ from __future__ import annotations
 import threading
 import warnings
 
+from mpscffi._ffi import lib
 from mpscffi.config import settings
 from mpscffi.errors import FallbackWarning
 
-__all__ = ["allows"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mpscffi import profiler
+
+__all__ = ["allows", "marked"]
 
 _warned: set[str] = set()
 _lock = threading.Lock()
@@ -45,6 +50,21 @@ def allows(operation: str, dtype: object) -> bool:
             stacklevel=_outside(),
         )
     return True
+
+
+def marked(name: str) -> profiler.range:
+    """Return a range for profiles that marks work as done by the CPU in the device's place.
+
+    Parameters
+    ----------
+    name : str
+        What is computed.
+    """
+    from mpscffi import profiler
+
+    work = profiler.range(name)
+    work._category |= lib.MPS_SIGNPOST_FALLBACKS
+    return work
 
 
 def _outside() -> int:

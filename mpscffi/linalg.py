@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpscffi import _blas, fallback, profiler
+from mpscffi import _blas, fallback
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.array import Array, _allocate, _filled_from, span
 from mpscffi.config import settings
@@ -140,7 +140,7 @@ def _on_cpu(a: Array, b: Array, out: Array | None) -> Array:
             f"matmul: got arrays of {a.dtype}, expected {', '.join(_TYPES)}: convert them, as by astype, "
             "or set PYTORCH_ENABLE_MPS_FALLBACK=1 for a product on the CPU"
         )
-    with profiler.fallback(f"matmul {a.dtype}"):
+    with fallback.marked(f"matmul {a.dtype}"):
         product = np.matmul(a.numpy(), b.numpy())
         return _filled_from(product) if out is None else out.copy_from(product)
 

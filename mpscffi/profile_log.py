@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from mpscffi import profiler
 from mpscffi._ffi import lib
-from mpscffi.averages import Average, table
+from mpscffi._table import table
+from mpscffi.averages import Average
 from mpscffi.tracing import COMMANDS, Record, Trace, read, wait_for_work
 
 __all__ = ["Plan", "begin", "derive"]

@@ -305,22 +305,6 @@ class range:
             check(status)
 
 
-class fallback(range):
-    """Marks work that the CPU does in the device's place, for the package's own use.
-
-    Parameters
-    ----------
-    name : str
-        What is computed.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._category = lib.MPS_SIGNPOST_INTERVALS | lib.MPS_SIGNPOST_FALLBACKS
-
-
 def mark(name: str) -> None:
     """Mark a moment.
 

@@ -150,10 +150,8 @@ class _CpuLaw:
 
     def fill(self, array: Array, generator: Generator | None) -> Array:
         """Draw the array's elements, after the work that uses it."""
-        from mpscffi import profiler
-
         numbers = np.random.Generator(BitGenerator(_chosen(generator)))
-        with profiler.fallback(f"random {array.dtype}"):
+        with fallback.marked(f"random {array.dtype}"):
             return array.copy_from(self.draw(numbers, array.shape))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpscffi._text_file import write_text
 from mpscffi.averages import KeyAverages
 from mpscffi.device import get_name
 from mpscffi.tracing import COMMANDS, Record
@@ -121,7 +122,7 @@ def write_chrome_trace(path: str | os.PathLike[str], records: Sequence[Record], 
         "displayTimeUnit": "ns",
         "otherData": {"device": get_name(), "dropped": dropped},
     }
-    Path(path).write_text(json.dumps(document), encoding="utf-8")
+    write_text(path, json.dumps(document), "export_chrome_trace")
 
 
 # ---- the page
@@ -169,4 +170,4 @@ def write_html(path: str | os.PathLike[str], records: Sequence[Record], averages
     ]
     data = {**_page_data(records, dropped), "rows": rows}
     before, after = template.split("/*DATA*/")
-    Path(path).write_text(before + _in_script(data) + after, encoding="utf-8")
+    write_text(path, before + _in_script(data) + after, "export_html")

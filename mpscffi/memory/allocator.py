@@ -150,9 +150,14 @@ class Allocator:
         return int(self.high_ratio * self.source.recommended) if self.high_ratio else None
 
     @property
+    def low_ratio_in_force(self) -> float:
+        """The low ratio, or the high one where that is lower."""
+        return min(self.low_ratio, self.high_ratio) if self.high_ratio else self.low_ratio
+
+    @property
     def low_limit(self) -> int | None:
         """From how many bytes of the driver's on memory is scarce; None for never."""
-        low = min(self.low_ratio, self.high_ratio) if self.high_ratio else self.low_ratio
+        low = self.low_ratio_in_force
         return int(low * self.source.recommended) if low else None
 
     @property

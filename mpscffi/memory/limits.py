@@ -12,6 +12,8 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 
+    from mpscffi.memory.allocator import Allocator
+
 
 class MemoryLimits(NamedTuple):
     """The limits in force, as :func:`mpscffi.memory_limits` returns them.
@@ -44,9 +46,15 @@ def check_ratio(value: Any, function: str) -> float:
     return float(value)
 
 
-def effective_low_ratio(low: float, high: float) -> float:
-    """Return the low ratio in force: the high one, where that is lower."""
-    return min(low, high) if high else low
+def limits(allocator: Allocator) -> MemoryLimits:
+    """Return what :func:`mpscffi.memory_limits` does."""
+    return MemoryLimits(
+        allocator.high_ratio,
+        allocator.low_ratio_in_force,
+        allocator.limit,
+        allocator.low_limit,
+        allocator.cache_limit,
+    )
 
 
 def check_low_ratio(value: Any, high: float) -> float:

@@ -6,11 +6,13 @@ import json
 import os
 from typing import Any
 
-from mpscffi.errors import ArgumentTypeError, FileError, InvalidArgumentError
+from mpscffi._text_file import path_of, write_text
+from mpscffi.errors import InvalidArgumentError
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.block import HeapBlock
 from mpscffi.memory.heap import Heap
 from mpscffi.memory.history import History, history_of
+from mpscffi.memory.limits import limits
 from mpscffi.memory.statistics import statistics
 
 #: Of the layout of snapshots.
@@ -70,13 +72,7 @@ def snapshot(allocator: Allocator) -> dict[str, Any]:
             "page": source.page,
             "align": source.size_and_align(1, False)[1],
         },
-        "limits": {
-            "high_ratio": allocator.high_ratio,
-            "low_ratio": allocator.low_ratio,
-            "limit": allocator.limit,
-            "low_limit": allocator.low_limit,
-            "cache_limit": allocator.cache_limit,
-        },
+        "limits": limits(allocator)._asdict(),
         "stats": stats,
         "heaps": heaps,
         "history": history.entries() if history is not None else [],
@@ -85,13 +81,7 @@ def snapshot(allocator: Allocator) -> dict[str, Any]:
 
 def save(allocator: Allocator, path: Any) -> None:
     """Do what :func:`mpscffi.save_memory_snapshot` does."""
-    try:
-        target = os.fspath(path)
-    except TypeError:
-        raise ArgumentTypeError(
-            f"save_memory_snapshot: got a path of type {type(path).__name__}, expected str or path-like"
-        ) from None
-    suffix = os.path.splitext(os.fsdecode(target))[1].lower()
+    suffix = os.path.splitext(path_of(path, "save_memory_snapshot"))[1].lower()
     if suffix not in (".json", ".html"):
         raise InvalidArgumentError(f"save_memory_snapshot: got {path!r}, expected a name that ends in .json or .html")
     taken = snapshot(allocator)
@@ -101,8 +91,4 @@ def save(allocator: Allocator, path: Any) -> None:
         text = page(taken)
     else:
         text = json.dumps(taken, indent=1)
-    try:
-        with open(target, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise FileError(error.errno, error.strerror, os.fsdecode(target)) from None
+    write_text(path, text, "save_memory_snapshot")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpscffi._table import table
 from mpscffi.memory.sizes import readable
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
@@ -80,7 +81,8 @@ def summary(allocator: Allocator) -> str:
     """Return what :func:`mpscffi.memory_summary` does."""
     stats = statistics(allocator)
     device = allocator.source.device
-    rows = [("", "in use", "arrays", "cached", "heaps", "reserved", "given out")]
+    head = ("", "in use", "arrays", "cached", "heaps", "reserved", "given out")
+    rows = []
     names = [("all", "all"), *((pool.name, f"{pool.name.replace(' ', '_')}_pool") for pool in allocator.pools)]
     for title, name in names:
         rows.append(
@@ -94,17 +96,14 @@ def summary(allocator: Allocator) -> str:
                 str(stats[f"allocation.{name}.allocated"]),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [f"Memory of {device.backend}:{device.index} {device.name}"]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
     limits = [
         ("limit", allocator.limit, f" ({allocator.high_ratio} of the recommended maximum)"),
         ("low watermark", allocator.low_limit, ""),
         ("cache limit", allocator.cache_limit, ""),
     ]
-    lines += [
+    lines = [
+        f"Memory of {device.backend}:{device.index} {device.name}",
+        table(head, rows),
         f"peak in use {readable(stats['allocated_bytes.all.peak'])}, reserved "
         f"{readable(stats['reserved_bytes.all.peak'])}; the driver holds "
         f"{readable(stats['driver_bytes.all.current'])} of the recommended {readable(allocator.source.recommended)}",
