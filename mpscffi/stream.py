@@ -40,6 +40,8 @@ __all__ = [
 
 #: Waits come back this often, in nanoseconds, so that Ctrl-C is heard.
 WAIT_SLICE = 50_000_000
+#: Between two looks at work that cannot be waited for otherwise.
+POLL_SECONDS = 0.001
 
 _OK = lib.MPS_STATUS_OK
 _TIMEOUT = lib.MPS_STATUS_TIMEOUT
@@ -228,6 +230,15 @@ class Stream(ProcessBound):
         check(lib.mps_queue_is_idle(self._pointer, out))
         return bool(out[0])
 
+    def _is_done(self, serial: int) -> bool:
+        """Return whether a command buffer, and what was before it, is complete. Never blocks, reports no failure."""
+        if not serial or self.query():
+            return True
+        info = ffi.new("mps_command_info *", {"struct_size": ffi.sizeof("mps_command_info")})
+        status = lib.mps_queue_get_command_info(self._pointer, serial, info)
+        # A queue remembers as many command buffers as can be under way: what is forgotten is complete.
+        return status == lib.MPS_STATUS_NOT_FOUND or bool(info.end)
+
     def commit(self) -> int:
         """Submit what was encoded since the last commit, as one command buffer.
 
@@ -382,6 +393,22 @@ def live_streams() -> list[Stream]:
 
 #: Called at exit once failures are reported, to take away what queued work calls: it would fail without.
 final_calls: list[Callable[[], None]] = []
+
+
+def wait_unnoticed(streams: Iterable[Stream], seconds: float | None = None) -> None:
+    """Commit, and wait until what streams have been given so far is complete: takes no failure away, queues nothing.
+
+    Parameters
+    ----------
+    streams : iterable of Stream
+        Not the one whose callback asks.
+    seconds : float, optional
+        After which to give up, without a word. As long as it takes by default.
+    """
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    for stream, serial in [(stream, stream.commit()) for stream in streams]:
+        while not stream._is_done(serial) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
 
 def _report_failures() -> None:

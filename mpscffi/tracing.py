@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mpscffi._callbacks import _running
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.stream import live_streams
+from mpscffi.stream import live_streams, wait_unnoticed
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -244,21 +244,11 @@ def _unpack(buffer: object) -> Iterator[Record]:
         )
 
 
-def wait_for_work(timeout: float | None = None) -> None:
-    """Wait until what all streams have been given so far is complete. Reports no failure.
-
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds for each stream, after which not to wait any longer.
-    """
-    for stream in live_streams():
-        # A callback waits neither for its own stream nor for those that wait for it.
-        if _running.stream is None and not stream.query():
-            done = threading.Event()
-            stream.add_callback(done.set)
-            while not done.wait(0.05 if timeout is None else timeout) and timeout is None:
-                pass
+def wait_for_work(seconds: float | None = None) -> None:
+    """Wait until what all streams have been given so far is complete, for so long at most. Reports no failure."""
+    # A callback waits neither for its own stream nor for those that wait for it.
+    if _running.stream is None:
+        wait_unnoticed(live_streams(), seconds)
 
 
 def _after_fork_in_child() -> None:

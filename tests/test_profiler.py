@@ -172,6 +172,33 @@ def test_a_profile_can_be_read_while_it_runs(add_one: Any) -> None:
             assert profile.key_averages()["add_one"].count == count
 
 
+@pytest.mark.parametrize("export", ["export_html", "export_chrome_trace"])
+def test_files_that_cannot_be_written(export: str, device: mps.Device, tmp_path: Path) -> None:
+    with profiler.profile() as profile:
+        mps.zeros(3)
+    missing = tmp_path / "missing" / "profile"
+    with pytest.raises(mps.errors.FileNotFoundError, match=r"missing/profile"):
+        getattr(profile, export)(missing)
+    with pytest.raises(mps.errors.FileError, match=r"directory"):
+        getattr(profile, export)(tmp_path)
+    with pytest.raises(mps.errors.ArgumentTypeError, match=rf"{export}: got a path of type int"):
+        getattr(profile, export)(3)
+
+
+def test_reading_leaves_no_trace_of_its_own(add_one: Any, compiled: Callable[[str], mps.ShaderLibrary]) -> None:
+    long = compiled(
+        "kernel void turns(device uint* x, constant uint& n, uint i [[thread_position_in_grid]]) {\n"
+        "  for (uint k = 0; k < n; k++) { x[i] = x[i] * 3 + k; }\n}"
+    ).turns
+    numbers = mps.zeros(4, dtype="uint32")
+    with profiler.profile() as profile:
+        long(numbers, 10_000_000)
+        add_one(mps.zeros(3))
+        kinds = {record.kind for record in profile.records()}
+        assert [record.name for record in profile.records() if record.kind == "kernel"] == ["turns", "add_one"]
+    assert not kinds & {"callback", "signal", "wait"}
+
+
 def test_results_before_any_profile(python: Python) -> None:
     ran = python("""
         import mpscffi as mps

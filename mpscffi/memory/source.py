@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi.memory.block import buffer_in_use
-from mpscffi.stream import current_stream, live_streams
+from mpscffi.stream import current_stream, live_streams, wait_unnoticed
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from mpscffi.device import Device
+    from mpscffi.stream import Stream
 
     class MemorySource(Protocol):
         """What the allocator asks of a device, a real or a simulated one."""
@@ -53,10 +52,6 @@ if TYPE_CHECKING:
 
         def wait(self, seconds: float) -> None:
             """Submit all work and wait until it is complete, for so long at most. Takes no failure away."""
-
-
-#: Between two looks at streams that are waited for.
-POLL_SECONDS = 0.001
 
 
 class DriverMemory:
@@ -153,22 +148,17 @@ class DriverMemory:
         """Return the stream that the calling thread's work goes to."""
         return current_stream()
 
+    def _streams(self) -> list[Stream]:
+        return [stream for stream in live_streams() if stream.device is self.device]
+
     def commit(self) -> None:
         """Submit all work."""
-        for stream in live_streams():
-            if stream.device is self.device:
-                stream.commit()
+        for stream in self._streams():
+            stream.commit()
 
     def wait(self, seconds: float) -> None:
         """Submit all work and wait until it is complete, for so long at most. Takes no failure away."""
-        # By asking, since a wait would take a failure that is not this caller's; for a while only, since a kernel may
-        # never end.
-        deadline = time.monotonic() + seconds
-        for stream in live_streams():
-            if stream.device is self.device:
-                stream.commit()
-                while not stream.query() and time.monotonic() < deadline:
-                    time.sleep(POLL_SECONDS)
+        wait_unnoticed(self._streams(), seconds)
 
 
 _DESC_SIZE = ffi.sizeof("mps_buffer_desc")
