@@ -126,7 +126,8 @@ def load(path: str | os.PathLike[str], *, writable: bool = False) -> dict[str, m
     path : path-like
         It must not get shorter while they live.
     writable : bool
-        Let them be written; that changes memory, not the file. Otherwise they are read-only.
+        Let them be written; that changes memory, not the file. Otherwise they are read-only, but for those that had to
+        be copied.
     """
     tensors, _ = read_header(path)
     file = mps.from_file(path, "uint8", mode="c" if writable else "r")
@@ -136,7 +137,10 @@ def load(path: str | os.PathLike[str], *, writable: bool = False) -> dict[str, m
         if tensor.begin % SIZES[tensor.dtype]:
             # A writer that does not align. A kernel could not read it there.
             array = array.copy()
-        arrays[tensor.name] = array.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+        try:
+            arrays[tensor.name] = array.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+        except mps.errors.InvalidArgumentError as error:  # too many axes, or lengths that are absurd beside one of 0
+            raise FormatError(f"tensor {tensor.name!r}: {error}") from None
     return arrays
 
 
