@@ -304,13 +304,19 @@ class _Recorded:
         self._before = _thread.stream
         if self._before is not None and self._before._recording is not None:
             self._before._recording.refuse("a graph in a graph")
-        _thread.stream = self.recording
-        recordings.append(self.recording)
-        return self.recording
+        try:
+            _thread.stream = self.recording
+            recordings.append(self.recording)
+            return self.recording
+        except BaseException:  # a signal's: nobody would leave what was not entered
+            self.__exit__()
+            raise
 
     def __exit__(self, *exception: object) -> None:
+        """May be called again, if a signal's exception was faster."""
         _thread.stream = self._before
-        recordings.remove(self.recording)
+        if self.recording in recordings:
+            recordings.remove(self.recording)
         self.recording._recording = None  # a cycle, and what still has it must not record
 
 
@@ -360,10 +366,14 @@ class Graph(ProcessBound):
         scope, self._scope = self._scope, None
         if scope is None:
             raise StateError("the graph is not being recorded")
-        scope.__exit__()
+        self._state = "discarded, since its recording failed"  # unless all goes well
+        try:
+            scope.__exit__()
+        except BaseException:
+            scope.__exit__()
+            raise
         recording = scope.recording
         if kind is not None or recording.refused:
-            self._state = "discarded, since its recording failed"
             if kind is None:
                 raise StateError(f"the graph is discarded: while it was recorded, {recording.refused}")
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import sys
 import threading
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import mpscffi
 from mpscffi import errors
 from mpscffi.allocator import allocator_of
+from mpscffi.graph import _Recorded
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -489,6 +491,42 @@ def test_a_body_that_raises_discards_the_graph(kernels: Any) -> None:
         graph.replay()
     kernels.add(x, 1)
     assert x.tolist() == [1] * 10
+
+
+def test_an_interrupt_leaves_no_thread_recording() -> None:
+    """Wherever in entering and leaving Ctrl-C comes."""
+    codes = {method.__code__ for method in (_Recorded.__enter__, _Recorded.__exit__)}
+    interrupted = 0
+
+    def record_interrupted_at(place: int) -> bool:
+        seen = 0
+
+        def trace(frame: Any, what: str, argument: object) -> Any:
+            nonlocal seen
+            if frame.f_code not in codes:
+                return None
+            seen += what in ("call", "line")
+            if seen == place:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with mpscffi.record():
+                pass
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    while record_interrupted_at(interrupted + 1):
+        interrupted += 1
+        assert mpscffi.current_stream() is mpscffi.default_stream(), interrupted
+        assert mpscffi.ones(2).tolist() == [1, 1]
+    assert interrupted >= 8
 
 
 def test_misuse(kernels: Any) -> None:
