@@ -623,7 +623,7 @@ def _allocate(
     nbytes = size * (4 if dtype is DEFAULT else dtype.itemsize)
     if not nbytes or len(shape) > MANY_AXES:
         _check_layout(shape, dtype, function)
-    if host_bound:
+    if host_bound and recordings:
         refuse_in_recording("an array with contents that the CPU writes")
     device = _device._current or current_device()
     allocator = device._allocator or allocator_of(device)

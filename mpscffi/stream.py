@@ -502,7 +502,8 @@ def synchronize(timeout: float | None = None) -> None:
     TimeoutError
         If work is not complete in time; it goes on.
     """
-    refuse_in_recording("synchronize()")
+    if recordings:
+        refuse_in_recording("synchronize()")
     device = current_device()
     default = device._default_stream or default_stream(device)
     if len(_live) == 1:
@@ -524,7 +525,8 @@ def synchronize(timeout: float | None = None) -> None:
 
 def wait_for_block(block: Block) -> None:
     """Wait for the work that uses a block, and raise what failed in it."""
-    refuse_in_recording("a look at the contents of an array, or a copy without non_blocking=True,")
+    if recordings:
+        refuse_in_recording("a look at the contents of an array, or a copy without non_blocking=True,")
     stream = block.stream
     if stream is None:
         return
