@@ -59,9 +59,10 @@ if TYPE_CHECKING:
 
     from mpscffi import profiler, random, shader_cache
     from mpscffi.adopt import from_file, from_numpy, from_pointer
-    from mpscffi.array import Array, asarray, empty, full, ones, zeros
+    from mpscffi.array import Array
     from mpscffi.bit_generator import BitGenerator
     from mpscffi.command import CommandInfo
+    from mpscffi.creation import asarray, empty, full, ones, zeros
     from mpscffi.dlpack import from_dlpack
     from mpscffi.generator import (
         Generator,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         set_rng_state,
     )
     from mpscffi.graph import Graph, GraphNode, record
+    from mpscffi.kernel import Kernel
     from mpscffi.linalg import matmul
     from mpscffi.random import (
         bernoulli,
@@ -88,7 +90,7 @@ if TYPE_CHECKING:
         randn,
     )
     from mpscffi.report import build_config, diagnostics
-    from mpscffi.shader import Kernel, ShaderLibrary, compile_shader, load_metallib
+    from mpscffi.shader import ShaderLibrary, compile_shader, load_metallib
     from mpscffi.shader_log import ShaderMessage, set_shader_log
 
 __version__: str = _ffi_module.string(_lib.mps_version()).decode()
@@ -184,7 +186,8 @@ __all__ = [
 
 #: Where names are that are imported at first use.
 _LAZY = {
-    **dict.fromkeys(("Array", "_host_alias_storage", "asarray", "empty", "full", "ones", "zeros"), "mpscffi.array"),
+    **dict.fromkeys(("Array", "_host_alias_storage"), "mpscffi.array"),
+    **dict.fromkeys(("asarray", "empty", "full", "ones", "zeros"), "mpscffi.creation"),
     **dict.fromkeys(("from_file", "from_numpy", "from_pointer"), "mpscffi.adopt"),
     "from_dlpack": "mpscffi.dlpack",
     "BitGenerator": "mpscffi.bit_generator",
@@ -201,7 +204,8 @@ _LAZY = {
     **dict.fromkeys(("Graph", "GraphNode", "record"), "mpscffi.graph"),
     "profiler": "mpscffi.profiler",
     "shader_cache": "mpscffi.shader_cache",
-    **dict.fromkeys(("Kernel", "ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
+    "Kernel": "mpscffi.kernel",
+    **dict.fromkeys(("ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
     **dict.fromkeys(("ShaderMessage", "set_shader_log"), "mpscffi.shader_log"),
     "CommandInfo": "mpscffi.command",
     "matmul": "mpscffi.linalg",

@@ -30,7 +30,7 @@ from mpscffi.errors import (
 from mpscffi.memory.block import Block, Counters
 from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
 
-__all__ = ["Array", "asarray", "empty", "full", "ones", "zeros"]
+__all__ = ["Array", "array_over", "span"]
 
 #: Stands for the address of private memory where NumPy computes layouts, which touches nothing.
 NOWHERE = 1 << 20
@@ -682,132 +682,6 @@ def _filled_from(values: npt.NDArray[Any]) -> Array:
     if array.size:
         np.copyto(_contents(array), values)
     return array
-
-
-def empty(
-    *shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None, storage: str = "shared"
-) -> Array:
-    """Return an array with undefined contents.
-
-    Parameters
-    ----------
-    *shape : int, or one sequence of int
-        Elements along each axis.
-    dtype : dtype-like, optional
-        float32 by default.
-    storage : str
-        "shared": seen by CPU and device alike. "private": the device's alone; contents come and go by
-        :meth:`Array.copy_from`, :meth:`Array.copy` and :meth:`Array.to_host`.
-    """
-    if dtype is None and storage == "shared":
-        return _allocate(shape, DEFAULT, "empty")
-    return _allocate(shape, device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
-
-
-def zeros(
-    *shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None, storage: str = "shared"
-) -> Array:
-    """Return an array of zeros.
-
-    Parameters
-    ----------
-    *shape : int, or one sequence of int
-        Elements along each axis.
-    dtype : dtype-like, optional
-        float32 by default.
-    storage : str
-        As for :func:`empty`.
-    """
-    array = _allocate(shape, device_dtype(dtype), "zeros", private=_is_private(storage, "zeros"))
-    block = array._block
-    stream = current_stream()
-    if not array.size:
-        return array
-    if stream._recording is not None:
-        stream._recording.take_fill_byte(array, 0)
-    elif not block.zeroed:
-        if block.stream is not stream:
-            stream._adopt(block)
-        check(lib.mps_queue_fill(stream._pointer, block.pointer, 0, array.nbytes, 0))
-    return array
-
-
-def full(
-    shape: SupportsIndex | Sequence[SupportsIndex], fill_value: Any, *, dtype: npt.DTypeLike | None = None
-) -> Array:
-    """Return an array with all elements equal.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Elements along each axis.
-    fill_value : number
-        What each element is.
-    dtype : dtype-like, optional
-        float32 by default.
-    """
-    array = _allocate((shape,), device_dtype(dtype), "full", host_bound=True)
-    try:
-        if array.size:
-            _contents(array)[...] = fill_value
-    except (OverflowError, ValueError) as error:
-        raise InvalidArgumentError(f"full: {error}") from None
-    except TypeError as error:
-        raise ArgumentTypeError(f"full: {error}") from None
-    return array
-
-
-def ones(*shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None) -> Array:
-    """Return an array of ones.
-
-    Parameters
-    ----------
-    *shape : int, or one sequence of int
-        Elements along each axis.
-    dtype : dtype-like, optional
-        float32 by default.
-    """
-    array = _allocate(shape, device_dtype(dtype), "ones", host_bound=True)
-    if array.size:
-        _contents(array).fill(1)
-    return array
-
-
-def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None = None) -> Array:
-    """Return an array with the contents of anything that NumPy takes.
-
-    Parameters
-    ----------
-    obj : Array or array-like
-        An :class:`Array` of the wanted dtype is returned as it is, unless a copy is asked for. Python's own numbers
-        become float32 and complex64 where NumPy would make float64 and complex128 of them.
-    dtype : dtype-like, optional
-        What to convert to. By default the object's own, which Metal must have.
-    copy : bool, optional
-        True: always copy. False: never; see :func:`from_numpy`. None: only an :class:`Array` is not copied.
-    """
-    if isinstance(obj, Array):
-        if dtype is not None and obj.dtype != device_dtype(dtype):
-            if copy is False:
-                raise InvalidArgumentError(f"asarray: {obj.dtype} cannot become {device_dtype(dtype)} without a copy")
-            return obj.astype(dtype)
-        return obj.copy() if copy else obj
-    if copy is False:
-        values = np.asarray(obj)
-        if dtype is not None and values.dtype != device_dtype(dtype):
-            raise InvalidArgumentError(f"asarray: {values.dtype} cannot become {device_dtype(dtype)} without a copy")
-        from mpscffi.adopt import from_numpy
-
-        return from_numpy(values, copy=False)
-    try:
-        values = np.asarray(obj)
-    except ValueError as error:
-        raise InvalidArgumentError(f"asarray: {error}") from None
-    if dtype is not None:
-        return _filled_from(values.astype(device_dtype(dtype)))
-    if not isinstance(obj, (np.ndarray, np.generic)) and not hasattr(obj, "__array_interface__"):
-        values = values.astype({"float64": np.float32, "complex128": np.complex64}.get(values.dtype.name, values.dtype))
-    return _filled_from(values)
 
 
 def _host_alias_storage(array: Array) -> npt.NDArray[np.uint8]:

@@ -14,8 +14,8 @@ from mpscffi._handle import Handle, ProcessBound
 from mpscffi.array import Array
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
+from mpscffi.kernel import Kernel
 from mpscffi.memory.block import Block
-from mpscffi.shader import Kernel
 from mpscffi.stream import Stream, _thread, current_stream, recordings
 
 __all__ = ["Graph", "GraphNode", "record"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpscffi.array import Array, zeros
+from mpscffi.array import Array
+from mpscffi.creation import zeros
 
 __all__ = ["KernelErrors"]
 

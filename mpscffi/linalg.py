@@ -21,7 +21,8 @@ from mpscffi.array import Array, _allocate, _filled_from, span
 from mpscffi.config import settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
-from mpscffi.shader import Kernel, ShaderLibrary, compile_shader
+from mpscffi.kernel import Kernel
+from mpscffi.shader import ShaderLibrary, compile_shader
 from mpscffi.stream import current_stream
 
 __all__ = ["matmul"]

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mpscffi import fallback
-from mpscffi.array import Array, _filled_from, _sizes, empty, span
+from mpscffi.array import Array, _filled_from, _sizes, span
 from mpscffi.bit_generator import BitGenerator
+from mpscffi.creation import empty
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
@@ -33,7 +34,8 @@ from mpscffi.generator import (
     seed,
     set_rng_state,
 )
-from mpscffi.shader import Kernel, ShaderLibrary, compile_shader
+from mpscffi.kernel import Kernel
+from mpscffi.shader import ShaderLibrary, compile_shader
 
 __all__ = [
     "BitGenerator",

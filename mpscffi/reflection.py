@@ -97,7 +97,7 @@ class Argument:
 
     def __repr__(self) -> str:
         type_name = f"{self.type_name}{'&' if self.is_reference else '*'} " if self.type_name else ""
-        return f"<mpscffi.shader.Argument {self.kind} {self.index}: {type_name}{self.name}>"
+        return f"<mpscffi.reflection.Argument {self.kind} {self.index}: {type_name}{self.name}>"
 
 
 def reflect(pipeline: Handle, count: int, source: Source | None) -> list[tuple[Argument, int]]:
