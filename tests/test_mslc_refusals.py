@@ -110,6 +110,17 @@ def test_words_that_metal_has_not(body: str, word: str) -> None:
     assert all(text.startswith("4:") for text in errors(in_kernel(body)))
 
 
+@pytest.mark.parametrize("number", ["1.0l", "1.L", ".5l", "2e3L", "1e-3l", "0x1p3l"])
+def test_long_double_numbers(number: str) -> None:
+    assert errors(in_kernel(f"x[0] = {number};")) == [
+        f"4:8: error: 'long double' is not supported in Metal: write {number[:-1]}f"
+    ]
+
+
+def test_numbers_that_metal_takes() -> None:
+    assert errors(in_kernel("x[0] = 1l + 0xel + 1L + int(1.5f + 2e3f + 1.5h); x[1] = 0x1EL;")) == []
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -123,13 +134,58 @@ def test_words_that_metal_has_not(body: str, word: str) -> None:
         ),
         ("struct P { int n; };\nkernel void k(P p [[buffer(0)]]) {}", "4:21: error: type 'P' is not valid for"),
         ("kernel void k(float x [[threadgroup(0)]]) {}", "3:25: error: type 'float' is not valid for attribute"),
-        ("kernel void k(float *x [[buffer(0)]]) {}", "3:15: error: parameter 'x' needs an address space"),
     ],
 )
 def test_kernels(source: str, message: str) -> None:
     found = errors(source)
     assert len(found) == 1
     assert found[0].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("kernel void k(float *x [[buffer(0)]]) {}",
+         "3:15: error: pointer type must have an explicit address space, as in 'device float *'"),
+        ("kernel void k(float *x) {}", "3:15: error: pointer type must"),
+        ("kernel void k(const float &x, device float *y) {}",
+         "3:15: error: reference type must have an explicit address space, as in 'constant const float &'"),
+        ("struct P { int n; };\nkernel void k(P *x) {}", "4:15: error: pointer type must"),
+        ("kernel void k(device int *x) { int *p = x; }",
+         "3:32: error: pointer type must have an explicit address space, as in 'thread int *'"),
+        ("kernel void k(device int *x) { for (const metal::int2 *p = 0; p; ) {} }", "3:37: error: pointer type must"),
+        ("kernel void k(device int *x) { x[0] = *(int *)x; }", "3:41: error: pointer type must"),
+        ("void f(int, float4 *) {}", "3:13: error: pointer type must"),
+        ("static unsigned int const *f(constant int *x);", "3:8: error: pointer type must"),
+        ("struct S { packed_float3 *x; };", "3:12: error: pointer type must"),
+        ("struct S { S(const S &) = delete; };", "3:14: error: reference type must"),
+        ("typedef void *handle;", "3:9: error: pointer type must"),
+        ("void f(atomic_uint *x) {}", "3:8: error: pointer type must"),
+        ("template <typename T> T f(T x) { float &y = x; return y; }", "3:34: error: reference type must"),
+    ],
+)  # fmt: skip
+def test_pointers_without_an_address_space(source: str, message: str) -> None:
+    found = errors(source)
+    assert len(found) == 1
+    assert found[0].startswith(message)
+
+
+def test_pointers_that_metal_takes() -> None:
+    source = """
+struct S { int n; device float *x; float constant *y; thread S &operator=(thread const S &) thread = default; };
+struct Size { uint n; }; struct Other { uint Size; };
+template <typename Size> uint product(Size a, Size b) { return a * b; }
+template <typename T> void fill(T x, volatile coherent(device) device float *y) { auto *p = x; auto &q = *p; q = y[0]; }
+typedef device float *Pointer;
+int twice(thread int &x, Pointer, thread const packed_float3 *z) { return x * 2; }
+kernel void k(device S *s, constant uint &n, device float *x, uint i [[thread_position_in_grid]]) {
+  Other Other; Other.Size = n; int a = int(n) & int(sizeof(S) * n);
+  thread int *p = &a; threadgroup float *shared = 0; device float *y = x, *z = y;
+  Size size{n}; uint Weight = size.n * Other.Size; Weight *= n; bool is_same = is_same_v<float *, int *>;
+  y[i] = *(device const float *)z + float(twice(*p, x, 0)) + product(n, Weight) + is_same + (shared != 0);
+}
+"""
+    assert errors(source) == []
 
 
 def test_a_buffer_by_value_under_another_name() -> None:

@@ -11,7 +11,8 @@ import re
 from typing import TYPE_CHECKING
 
 from .kernels import ADDRESS_SPACES, declared_name, split_list
-from .tokens import IDENTIFIER
+from .pointers import VALUE_TYPE, unqualified
+from .tokens import IDENTIFIER, NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +47,8 @@ _UNSUPPORTED_NAMESPACES = {"raytracing": "ray tracing is", "mpp": "tensor operat
 _CLASS_KEYS = {"struct", "class", "union", "enum"}
 _NO_VARIABLE = {"using", "typedef", "static_assert", "_Static_assert", "friend", "enum", "namespace"}
 _SPECIFIERS = {"kernel", "static", "inline", "constexpr", "extern", "METAL_FUNC", "METAL_INTERNAL"}
-_SCALARS = r"bool|u?char|u?short|u?int|u?long|half|bfloat|float|size_t|ptrdiff_t|unsigned|signed|u?int(?:8|16|32|64)_t"
-_VALUE_TYPE = re.compile(rf"(?:packed_)?(?:{_SCALARS})(?:[234](?:x[234])?)?")
+
+_LONG_DOUBLE = re.compile(r"(?!0[xX])[\d.']*(?:\.|[eE])[\d.'eE+-]*[lL]|0[xX].*[pP].*[lL]")
 
 
 def refused_words(tokens: Tokens, has_library: bool) -> Refusals:
@@ -56,6 +57,8 @@ def refused_words(tokens: Tokens, has_library: bool) -> Refusals:
     for index, word in enumerate(text):
         if word in _WORDS and not (word == "delete" and text[index - 1 : index] == ["="]):
             yield f"'{word}' is not supported in Metal", index
+        elif tokens.kind[index] == NUMBER and _LONG_DOUBLE.fullmatch(word):
+            yield f"'long double' is not supported in Metal: write {word[:-1]}f", index
         elif word in ("__attribute__", "__attribute") and text[index + 1 : index + 2] == ["("]:
             for inner in range(index + 1, tokens.partner[index + 1]):
                 if text[inner].strip("_") in _LOADED_ATTRIBUTES and text[inner - 1] in ("(", ","):
@@ -103,6 +106,7 @@ class DeclarationRules:
         for statement in self._declarations.statements:
             yield from self._variable(statement)
         yield from self._variables_behind_classes()
+        yield from unqualified(self._tokens, self._attributes, self._declarations)
         entries = self._entry_functions()
         for function in self._declarations.functions:
             yield from self._body(function)
@@ -210,12 +214,6 @@ class DeclarationRules:
         words = [self._text[index] for index in plain]
         name = declared_name(self._tokens, plain)
         if {"*", "&", "["} & set(words):
-            if attribute is not None and words and not ADDRESS_SPACES & set(words) and self._is_value_type(words):
-                yield (
-                    f"parameter '{self._text[name] if name is not None else ''}' needs an address space, as in "
-                    f"'device {self._tokens.spelled(plain)}'",
-                    plain[0],
-                )
             return
         types = [self._text[index] for index in plain if index != name and self._text[index] not in ADDRESS_SPACES]
         if attribute is not None and self._is_value_type(types):
@@ -229,4 +227,4 @@ class DeclarationRules:
     def _is_value_type(self, words: list[str]) -> bool:
         """Whether a type is surely of a value, not another name of a pointer."""
         words = [word for word in words if word not in ("const", "volatile", "metal", "::", "struct")]
-        return bool(words) and (words[0] in self._classes or _VALUE_TYPE.fullmatch(words[0]) is not None)
+        return bool(words) and (words[0] in self._classes or VALUE_TYPE.fullmatch(words[0]) is not None)
