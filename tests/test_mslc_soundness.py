@@ -31,7 +31,7 @@ def values(compiled: Compile, body: str, count: int, declarations: str = "") -> 
 @pytest.mark.parametrize(
     "declarations",
     [
-        "struct S { int v; S() { v = *(volatile int *)8; } }; constant S s;",
+        "struct S { int v; S() { v = *(volatile thread int *)8; } }; constant S s;",
         "int f() { while (true); return 1; } constant int s = f();",
         "struct S { int v; ~S() { while (true); } }; constant S s = {3};",
         "int f() { while (true); return 1; } template <class T> constant int v = f(); int g() { return v<int>; }",
