@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpscffi._ffi import ffi, lib
-from mpscffi.array import Array
+from mpscffi.array import HOW_TO_WRITE, Array
 from mpscffi.dtypes import storable
 from mpscffi.errors import ArgumentTypeError, Error, InvalidArgumentError, LimitExceededError
 from mpscffi.matching import dtype_fault
@@ -112,7 +112,7 @@ class Slot:
                 "kernels do not see strides: pass .copy()"
             )
         if not array._writable and self.argument.access != "read":
-            raise InvalidArgumentError(f"{self} is a read-only array, but the kernel writes to it")
+            raise InvalidArgumentError(f"{self} is a read-only array, but the kernel writes to it: {HOW_TO_WRITE}")
         if array.nbytes < self.needs:
             raise InvalidArgumentError(
                 f"{self} is an array of {array.nbytes} bytes, but the kernel reads {self.needs} of it"

@@ -10,6 +10,7 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Number
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from mpscffi import device as _device
 from mpscffi._ffi import check, ffi, lib
+from mpscffi._warning import casting
 from mpscffi.allocator import allocator_of
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import DEFAULT, device_dtype, storable
@@ -36,6 +38,11 @@ __all__ = ["Array", "array_over", "span"]
 NOWHERE = 1 << 20
 #: As many as every NumPy has.
 MANY_AXES = 32
+#: Ends the errors about read-only arrays.
+HOW_TO_WRITE = (
+    "map a file with mode='c', so that writes stay in this process, or mode='r+', so that they go to the file; or "
+    "write to a .copy()"
+)
 
 
 class Lease:
@@ -191,6 +198,25 @@ class Array:
             text += f" storage={self.storage}"
         return f"{text} device={self.device.backend}:{self.device.index}>"
 
+    def __str__(self) -> str:
+        """Return the contents as NumPy prints them, after the work that uses the array; of private memory the repr.
+
+        While a graph is recorded it is the repr as well, since the contents are not there yet.
+        """
+        if self.storage != "shared" or (recordings and current_stream()._recording is not None):
+            return repr(self)
+        return str(self.numpy())
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        if self.shape:
+            raise ArgumentTypeError(
+                f"format: got the format {spec!r} for an array of shape {self.shape}, expected one element, as x[0]; "
+                "for a whole array there is numpy.array2string(x.numpy())"
+            )
+        return format(self.item(), spec)
+
     def __len__(self) -> int:
         if not self.shape:
             raise ArgumentTypeError("len() of an array without axes")
@@ -213,7 +239,7 @@ class Array:
         keys = key if isinstance(key, tuple) else (key,)
         for part in keys:
             if not (part is None or part is Ellipsis or isinstance(part, slice)) and (
-                isinstance(part, (bool, np.bool_)) or not hasattr(part, "__index__") or isinstance(part, np.ndarray)
+                isinstance(part, (bool, np.bool_, np.ndarray, Array)) or not hasattr(part, "__index__")
             ):
                 raise ArgumentTypeError(
                     f"Array: got an index of type {type(part).__name__}, expected integers, slices, ... or None; "
@@ -228,13 +254,16 @@ class Array:
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write a number or an array-like, on the CPU, after the work that uses the array."""
         self._check_writable()
+        if recordings:
+            refuse_in_recording("an assignment to elements", "use .fill_(0) or .copy_from(array, non_blocking=True)")
         if self.storage != "shared":
             self[key].copy_from(value)
             return
         target = self._select(key)
         source = value.numpy() if isinstance(value, Array) else value
         wait_for_block(self._block)
-        target[...] = source
+        with casting():
+            target[...] = source
 
     def __contains__(self, value: Any) -> bool:
         """Return whether an element equals a value, after the work that uses the array."""
@@ -283,10 +312,39 @@ class Array:
     def __matmul__(self, other: Any) -> Array:
         """Return the product of matrices, as :func:`~mpscffi.matmul`."""
         if not isinstance(other, Array):
-            return NotImplemented
+            raise _no_product(other)
         from mpscffi.linalg import matmul
 
         return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        raise _no_product(other)
+
+    # ---- comparisons, and functions of NumPy's
+
+    def __eq__(self, other: object) -> bool:
+        """Refuse, since no kernel compares; None, and what is neither array nor number, never equals an array."""
+        if isinstance(other, (np.ndarray, np.generic)):
+            return NotImplemented  # NumPy compares the elements
+        if isinstance(other, (Array, Number, list, tuple, range)) or hasattr(other, "__array__"):
+            raise ArgumentTypeError(
+                "Array: == and != do not compare the contents of arrays: let NumPy do it, as in "
+                "(x.numpy() == y.numpy()).all(), or ask by `is` for the same object"
+            )
+        return NotImplemented
+
+    # By identity.
+    __hash__ = object.__hash__
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Let NumPy compute on the contents. A product with a NumPy array is refused: ``@`` is the device's."""
+        if function is np.matmul:
+            for operand in inputs:
+                if not isinstance(operand, Array):
+                    raise _no_product(operand)
+        if "out" in keywords:
+            keywords["out"] = tuple(map(_as_numpy, keywords["out"]))
+        return getattr(function, method)(*map(_as_numpy, inputs), **keywords)
 
     # ---- contents
 
@@ -440,7 +498,8 @@ class Array:
 
     def astype(self, dtype: npt.DTypeLike) -> Array:
         """Return a new array in C order with the elements converted, as NumPy does it."""
-        return _filled_from(self.numpy().astype(device_dtype(dtype)))
+        with casting():
+            return _filled_from(self.numpy().astype(device_dtype(dtype)))
 
     def copy_from(self, source: Any, non_blocking: bool = False) -> Array:
         """Copy the contents of an array or array-like of the same shape, or of one that broadcasts to it.
@@ -480,7 +539,7 @@ class Array:
         if _device.forked:
             _device.refuse_fork()
         if not self._writable:
-            raise InvalidArgumentError("the array is read-only, as the host memory that it lies over")
+            raise InvalidArgumentError(f"the array is read-only, as the host memory that it lies over: {HOW_TO_WRITE}")
 
     # ---- scalars and copies
 
@@ -496,6 +555,14 @@ class Array:
     def __complex__(self) -> complex:
         return complex(self.item())
 
+    def __index__(self) -> int:
+        if self.shape or self.dtype.kind not in "biu":
+            raise ArgumentTypeError(
+                f"Array: got shape {self.shape} and dtype {self.dtype} where an index is wanted, expected an integer "
+                "without axes"
+            )
+        return int(self.item())
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle, or a copy, holds the contents; it is made anew on the device in use where it is loaded.
         if self.storage != "shared":
@@ -505,6 +572,17 @@ class Array:
 
 
 _new: Callable[[type[Array]], Array] = object.__new__
+
+
+def _no_product(other: object) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"matmul: got {type(other).__name__} beside an mpscffi.Array, expected two of those: make one of it by "
+        "mpscffi.asarray, or let NumPy multiply, by x.numpy()"
+    )
+
+
+def _as_numpy(operand: Any) -> Any:
+    return operand.numpy() if isinstance(operand, Array) else operand
 
 
 def array_over(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpscffi._ffi import check, ffi, lib
+from mpscffi._warning import casting
 from mpscffi.array import Array, _allocate, _contents
 from mpscffi.errors import InvalidArgumentError
-from mpscffi.stream import current_stream, wait_for_block
+from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,6 +20,8 @@ __all__ = ["copy_into", "duplicate"]
 
 def copy_into(target: Array, source: Any, non_blocking: bool) -> None:
     """Copy an array or array-like; see :meth:`Array.copy_from`."""
+    if not non_blocking and recordings:
+        refuse_in_recording("a copy that waits", "use .copy_from(array, non_blocking=True)")
     if (
         isinstance(source, Array)
         and source.dtype == target.dtype
@@ -30,13 +33,15 @@ def copy_into(target: Array, source: Any, non_blocking: bool) -> None:
         values = _broadcast(source, target.shape)
         if target.storage == "shared" and not non_blocking:
             wait_for_block(target._block)
-            np.copyto(target._host(), values, casting="unsafe")
+            with casting():
+                np.copyto(target._host(), values, casting="unsafe")
             return
         _refuse_scattered(target)
         # A snapshot, so that the source may be changed at once.
         staged = _allocate(target.shape, target.dtype, "copy_from", host_bound=True)
         if staged.size:
-            np.copyto(_contents(staged), values, casting="unsafe")
+            with casting():
+                np.copyto(_contents(staged), values, casting="unsafe")
     if target._strides is None and staged._strides is None:
         if _overlap(staged, target):
             staged = duplicate(staged, staged.storage)

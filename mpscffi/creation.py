@@ -9,12 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mpscffi._ffi import check, lib
+from mpscffi._warning import casting
 from mpscffi.array import Array, _allocate, _contents, _filled_from, _is_private
 from mpscffi.dtypes import DEFAULT, device_dtype
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 from mpscffi.stream import current_stream
 
 __all__ = ["asarray", "empty", "full", "ones", "zeros"]
+
+#: What Python's own numbers become.
+_SINGLE = {"float64": np.dtype("float32"), "complex128": np.dtype("complex64")}
 
 
 def empty(
@@ -82,7 +86,8 @@ def full(
     array = _allocate((shape,), device_dtype(dtype), "full", host_bound=True)
     try:
         if array.size:
-            _contents(array)[...] = fill_value
+            with casting():
+                _contents(array)[...] = fill_value
     except (OverflowError, ValueError) as error:
         raise InvalidArgumentError(f"full: {error}") from None
     except TypeError as error:
@@ -137,7 +142,9 @@ def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None =
     except ValueError as error:
         raise InvalidArgumentError(f"asarray: {error}") from None
     if dtype is not None:
-        return _filled_from(values.astype(device_dtype(dtype)))
+        with casting():
+            return _filled_from(values.astype(device_dtype(dtype)))
     if not isinstance(obj, (np.ndarray, np.generic)) and not hasattr(obj, "__array_interface__"):
-        values = values.astype({"float64": np.float32, "complex128": np.complex64}.get(values.dtype.name, values.dtype))
+        with casting():
+            values = values.astype(_SINGLE.get(values.dtype.name, values.dtype))
     return _filled_from(values)

@@ -9,6 +9,7 @@ import threading
 import warnings
 
 from mpscffi._ffi import lib
+from mpscffi._warning import outside
 from mpscffi.config import settings
 from mpscffi.errors import FallbackWarning
 
@@ -47,7 +48,7 @@ def allows(operation: str, dtype: object) -> bool:
             f"{operation} of {dtype}, which Metal lacks, runs on the CPU (PYTORCH_ENABLE_MPS_FALLBACK is set), and "
             "waits for the work before; this is said once",
             FallbackWarning,
-            stacklevel=_outside(),
+            stacklevel=outside(),
         )
     return True
 
@@ -65,15 +66,3 @@ def marked(name: str) -> profiler.range:
     work = profiler.range(name)
     work._category |= lib.MPS_SIGNPOST_FALLBACKS
     return work
-
-
-def _outside() -> int:
-    """Return the level of the first caller outside of this package."""
-    import sys
-
-    frame = sys._getframe(2)
-    level = 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "mpscffi":
-        frame = frame.f_back
-        level += 1
-    return level

@@ -11,6 +11,7 @@ import numpy as np
 
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
+from mpscffi._warning import casting
 from mpscffi.array import Array
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
@@ -230,10 +231,11 @@ class Recording(Stream):
         assert isinstance(stream, Recording)
         return stream
 
-    def refuse(self, what: str) -> NoReturn:
-        """Raise that something cannot be recorded; the graph is lost with it."""
+    def refuse(self, what: str, instead: str = "") -> NoReturn:
+        """Raise that something cannot be recorded, and what to do instead; the graph is lost with it."""
         self.refused = f"{what} cannot be recorded: a graph holds kernels, copies, fills and products only"
-        raise StateError(f"{self.refused}; do it before mpscffi.record(), or after it")
+        instead = f"{instead}, or " if instead else ""
+        raise StateError(f"{self.refused}; {instead}do it before mpscffi.record(), or after it")
 
     @property
     def _pointer(self) -> NoReturn:
@@ -275,12 +277,18 @@ class Recording(Stream):
         """Take a fill of an array with a number."""
         one = np.empty(1, array.dtype)
         try:
-            one[0] = value
+            with casting():
+                one[0] = value
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(f"fill_: {error}") from None
         pattern = set(one.tobytes())
-        if not array.is_contiguous or len(pattern) != 1:
-            self.refuse(f"filling an array with {value!r} that is not contiguous, or a number of different bytes,")
+        if not array.is_contiguous:
+            self.refuse(f"fill_() of a view with gaps (strides {array.strides})", "write a kernel for it")
+        if len(pattern) != 1:
+            self.refuse(
+                f"fill_({value!r}) of {array.dtype}, whose bytes differ ({one.tobytes().hex(' ')}),",
+                "fill with a number of equal bytes, as 0, copy from an array that was filled before",
+            )
         self.take_fill_byte(array, pattern.pop())
 
     def take_product(self, struct: Any, arrays: dict[str, Array], is_whole: bool) -> None:

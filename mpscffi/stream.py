@@ -379,11 +379,11 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-def refuse_in_recording(what: str) -> None:
-    """Raise, if this thread records a graph, that something cannot be recorded."""
+def refuse_in_recording(what: str, instead: str = "") -> None:
+    """Raise, if this thread records a graph, that something cannot be recorded, and what to do instead."""
     stream = _thread.stream
     if stream is not None and stream._recording is not None:
-        stream._recording.refuse(what)
+        stream._recording.refuse(what, instead)
 
 
 def live_streams() -> list[Stream]:
@@ -526,7 +526,7 @@ def synchronize(timeout: float | None = None) -> None:
 def wait_for_block(block: Block) -> None:
     """Wait for the work that uses a block, and raise what failed in it."""
     if recordings:
-        refuse_in_recording("a look at the contents of an array, or a copy without non_blocking=True,")
+        refuse_in_recording("a look at the contents of an array")
     stream = block.stream
     if stream is None:
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import mmap
+import operator
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -593,3 +595,125 @@ def test_other_sources_are_copied(kernels: Any, make: Any) -> None:
     kernels.fill(array, 2.0)
     assert array.tolist() == [2] * 4
     assert (make() == 1).all()
+
+
+# ---- text, comparisons, conversions
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool", "complex64", "bfloat16"])
+def test_print_shows_the_contents(dtype: str) -> None:
+    values = np.arange(6).reshape(2, 3).astype(mpscffi.zeros(1, dtype=dtype).dtype)
+    array = mpscffi.asarray(values)
+    assert str(array) == f"{array}" == str(values)
+    assert str(array.T) == str(values.T)
+    assert str(array[1, 2]) == str(values[1, 2, ...])
+    assert repr(array).startswith("<mpscffi.Array")
+
+
+def test_print_waits(kernels: Any) -> None:
+    array = mpscffi.zeros(4)
+    kernels.fill(array, 2.5)
+    assert str(array) == "[2.5 2.5 2.5 2.5]"
+
+
+def test_print_without_contents() -> None:
+    private = mpscffi.zeros(3, storage="private")
+    assert str(private) == f"{private}" == repr(private)
+    array = mpscffi.zeros(3)
+    with mpscffi.record() as graph:
+        array.fill_(0)
+        assert str(array) == repr(array)
+    graph.replay()
+    assert str(array) == "[0. 0. 0.]"
+
+
+def test_format_of_one_element() -> None:
+    array = mpscffi.asarray([1.23456, 7])
+    assert f"{array[0]:.2f} {array[1]:>6.1f}" == "1.23    7.0"
+    assert f"{mpscffi.asarray(12, dtype='int32'):04d}" == "0012"
+    with pytest.raises(TypeError, match=r"shape \(2,\).*array2string"):
+        f"{array:.2f}"
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, lambda a, b: a in [b]])
+@pytest.mark.parametrize("other", [
+    mpscffi.ones, lambda n: 1.0, lambda n: True, lambda n: 1j, lambda n: [1.0] * n, lambda n: (1.0,) * n, range,
+])  # fmt: skip
+def test_contents_are_not_compared_silently(compare: Any, other: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"\.numpy\(\)"):
+        compare(mpscffi.ones(3), other(3))
+    with pytest.raises(errors.ArgumentTypeError, match=r"\.numpy\(\)"):
+        compare(other(3), mpscffi.ones(3))
+
+
+def test_comparisons_that_have_an_answer() -> None:
+    array, values = mpscffi.asarray([1.0, 2.0]), np.float32([1, 3])
+    for same in (array == values, values == array, ~(array != values), ~(values != array)):
+        assert same.tolist() == [True, False]
+    assert (array == np.float32(2)).tolist() == (np.float32(2) == array).tolist() == [False, True]
+    assert (array == None) is (array == "x") is False  # noqa: E711
+    assert (array != None) is True  # noqa: E711
+    assert {array: 3}[array] == 3
+    assert hash(array) != hash(mpscffi.asarray([1.0, 2.0]))
+    assert 2.0 in array
+    assert 3.0 not in array
+
+
+def test_functions_of_numpy_take_arrays() -> None:
+    array, values = mpscffi.asarray([1.0, 4.0]), np.float32([2, 3])
+    assert np.sqrt(array).tolist() == [1, 2]
+    assert (values + array).tolist() == np.add(array, values).tolist() == [3, 7]
+    assert np.sum(array) == np.add.reduce(array) == 5
+    np.negative(values, out=array)
+    assert array.tolist() == [-2, -3]
+    values *= array
+    assert values.tolist() == [-4, -9]
+    assert np.matmul(array, array) == 13
+
+
+@pytest.mark.parametrize("other", [np.eye(2, dtype=np.float32), [[1.0, 0.0], [0.0, 1.0]], 2.0])
+def test_products_with_host_memory_are_refused(other: Any) -> None:
+    array = mpscffi.ones(2, 2)
+    for product in (lambda: array @ other, lambda: other @ array):
+        with pytest.raises(errors.ArgumentTypeError, match="asarray"):
+            product()
+
+
+def test_an_integer_without_axes_is_an_index() -> None:
+    number = mpscffi.asarray(2, dtype="int32")
+    assert [10, 20, 30][number] == 30
+    assert mpscffi.asarray([10, 20, 30]).tolist()[number] == 30
+    for other in (mpscffi.asarray([2], dtype="int32"), mpscffi.asarray(2.0)):
+        with pytest.raises(TypeError, match="expected an integer"):
+            [10, 20, 30][other]
+    with pytest.raises(TypeError, match="index of type Array"):
+        mpscffi.ones(3)[number]
+
+
+@pytest.mark.parametrize("convert", [
+    lambda: mpscffi.zeros(2, dtype="float16").fill_(1e6),
+    lambda: mpscffi.zeros(2, dtype="float16").__setitem__(0, 1e6),
+    lambda: mpscffi.zeros(2, dtype="float16").copy_from(np.float64([1e6, 0])),
+    lambda: mpscffi.full(2, 1e6, dtype="float16"),
+    lambda: mpscffi.asarray([1e6], dtype="float16"),
+    lambda: mpscffi.asarray([1e300]),
+    lambda: mpscffi.asarray([1e6]).astype("float16"),
+])  # fmt: skip
+def test_warnings_of_conversions_are_the_callers(convert: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="overflow encountered in cast") as caught:
+        convert()
+    assert [warning.filename for warning in caught] == [__file__]
+    with np.errstate(over="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert()
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        convert()
+
+
+def test_read_only_arrays_say_how_to_write(tmp_path: Any, kernels: Any) -> None:
+    path = tmp_path / "numbers"
+    np.zeros(4, np.float32).tofile(path)
+    array = mpscffi.from_file(path)
+    for write in (lambda: array.fill_(1), lambda: kernels.fill(array, 1.0)):
+        with pytest.raises(errors.InvalidArgumentError, match="read-only.*mode='c'"):
+            write()

@@ -351,7 +351,7 @@ def test_updated_arrays_are_kept_and_the_old_ones_are_not(kernels: Any, settled:
         (0, {"threads": 4, "group_size": 4096}, ValueError, "4096"),
         (1, {"target": 3}, TypeError, "expected an Array"),
         (1, {"size": 3}, TypeError, "expected one of source, target"),
-        (2, {"value": 1}, errors.StateError, "different bytes"),
+        (2, {"value": 1}, errors.StateError, "bytes differ"),
         (2, {"bytes": 1}, TypeError, "expected one of array, value"),
         (3, {}, IndexError, "range"),
     ],
@@ -468,6 +468,18 @@ def test_what_cannot_be_recorded(kernels: Any, name: str) -> None:
     mpscffi.synchronize()
     assert x.tolist() == [0] * 10
     assert mpscffi.current_stream() is mpscffi.default_stream()
+
+
+@pytest.mark.parametrize(("way", "text"), [
+    (lambda x: x.__setitem__(0, 1), r"an assignment to elements.*use \.fill_\(0\) or .*non_blocking=True"),
+    (lambda x: x.copy_from(np.zeros(10)), r"a copy that waits.*non_blocking=True"),
+    (lambda x: x.fill_(3), r"fill_\(3\) of int32, whose bytes differ \(03 00 00 00\).*number of equal bytes, as 0"),
+    (lambda x: x[::2].fill_(0), r"fill_\(\) of a view with gaps \(strides \(8,\)\)"),
+])  # fmt: skip
+def test_what_cannot_be_recorded_says_what_to_do_instead(way: Any, text: str) -> None:
+    x = ints(10)
+    with pytest.raises(errors.StateError, match=text), mpscffi.record():
+        way(x)
 
 
 def test_wrong_calls_are_errors_of_the_call(kernels: Any) -> None:
