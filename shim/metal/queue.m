@@ -207,11 +207,25 @@ mps_status metal_commit(mps_queue *handle, uint64_t *serial) {
   return MPS_STATUS_OK;
 }
 
+/* With `progress` held. A command buffer may be several of Metal's, of which the first ones tell of their times. */
+static bool is_complete(const metal_queue *queue, uint64_t serial) {
+  for (const metal_segment *segment = queue->first; segment != NULL && segment->serial <= serial;
+       segment = segment->next) {
+    if (!segment->complete) {
+      return false;
+    }
+  }
+  return true;
+}
+
 mps_status metal_queue_command_info(mps_queue *handle, uint64_t serial, mps_command_info *info) {
   metal_queue *queue = handle->impl;
   pthread_mutex_lock(&queue->progress);
   uint64_t last = queue->committed;
   *info = *metal_queue_info(queue, serial);
+  if (!is_complete(queue, serial)) {
+    info->end = 0;
+  }
   pthread_mutex_unlock(&queue->progress);
   if (serial == 0 || serial > last || info->serial != serial) {
     return mps_fail(MPS_STATUS_NOT_FOUND,
