@@ -33,7 +33,7 @@ void mpscffi_stream_set(mpscffi_stream *stream, uint64_t seed, uint64_t offset);
 void mpscffi_bitgen_attach(uintptr_t address, mpscffi_stream *stream);
 """
 
-#: Functions and constants of ``_dlpack.h`` and ``_mapping.h`` for Python.
+#: Functions and constants of ``_release.h``, ``_dlpack.h`` and ``_mapping.h`` for Python.
 MEMORY = """
 void mpscffi_close(void);
 void mpscffi_let_go(void *user, void *pointer, uint64_t length);
@@ -81,11 +81,12 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
-PHILOX_H, DLPACK_H, MAPPING_H = (
-    Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("_philox.h", "_dlpack.h", "_mapping.h")
+PHILOX_H, RELEASE_H, DLPACK_H, MAPPING_H = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("_philox.h", "_release.h", "_dlpack.h", "_mapping.h")
 )
 
 ffibuilder = FFI()
 ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
 ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + cdef_of(DLPACK_H) + MEMORY)
-ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + DLPACK_H + MAPPING_H)
+ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + RELEASE_H + DLPACK_H + MAPPING_H)

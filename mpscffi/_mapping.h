@@ -2,7 +2,7 @@
 #include <sys/mman.h>
 
 #define MPSCFFI_READ 0
-#define MPSCFFI_WRITE 1        /* through to the file */
+#define MPSCFFI_WRITE 1         /* through to the file */
 #define MPSCFFI_COPY_ON_WRITE 2 /* for this process alone */
 
 /* Map `length` bytes of a file to a multiple of `page`. The room is whole pages of that size: what lies behind the end

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifdef __linux__
@@ -121,17 +120,7 @@ mps_status mps_trace_read(void *records, size_t record_size, uint32_t capacity, 
   return MPS_STATUS_OK;
 }
 
-/* ---- who and when ---- */
-
-uint64_t mps_trace_now(void) {
-#ifdef __APPLE__
-  return clock_gettime_nsec_np(CLOCK_UPTIME_RAW); /* that of GPU times */
-#else
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-#endif
-}
+/* ---- who ---- */
 
 static uint64_t thread_number(void) {
   static _Thread_local uint64_t number;
@@ -222,7 +211,7 @@ static void encode(mps_traced *traced, mps_queue *queue, mps_trace_kind kind, mp
               .queue = queue->number,
               .queue_name = mps_trace_name_kept(&queue->trace_name, queue->label)->text,
               .name = name->text,
-              .encoded = mps_trace_now(),
+              .encoded = mps_now(),
               .together = 1,
           },
       .name = name,
@@ -328,7 +317,7 @@ void mps_trace_end(mps_traced *traced, uint64_t start_time, uint64_t end_time, m
 /* ---- all else ---- */
 
 static mps_trace_record record_of(mps_trace_kind kind, const char *name) {
-  uint64_t now = mps_trace_now();
+  uint64_t now = mps_now();
   return (mps_trace_record){.kind = kind,
                             .id = mps_trace_next_id(),
                             .thread = thread_number(),
@@ -366,7 +355,7 @@ void mps_trace_open_range(mps_trace_record *record, mps_trace_kind kind, const c
 void mps_trace_close_range(mps_trace_record *record) {
   if (record->kind != 0) {
     if (record->kind != MPS_TRACE_MARK) {
-      record->end = mps_trace_now();
+      record->end = mps_now();
     }
     put(record);
   }

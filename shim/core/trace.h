@@ -5,6 +5,7 @@
 #ifndef MPS_CORE_TRACE_H
 #define MPS_CORE_TRACE_H
 
+#include "now.h"
 #include "object.h"
 
 /* MPS_TRACE_* of the trace that runs, and this bit; 0 without one. */
@@ -61,12 +62,9 @@ void mps_trace_end(mps_traced *traced, uint64_t start, uint64_t end, mps_status 
 
 /* ---- all else ---- */
 
-/* Now, on the clock of the records: the one of both devices. */
-uint64_t mps_trace_now(void);
-
 /* The start of something that the caller waits for; 0 without a trace. */
 static inline uint64_t mps_trace_start_time(void) {
-  return mps_trace_flags() != 0 ? mps_trace_now() : 0;
+  return mps_trace_flags() != 0 ? mps_now() : 0;
 }
 
 /* The end of it: recorded if `start` is not 0. */

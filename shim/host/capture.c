@@ -122,7 +122,7 @@ static mps_status open_capture(mps_device *device, const mps_capture_desc *desc)
   }
   fprintf(file, "{\"capture\": %d, \"version\": \"%s\", \"device\": ", FORMAT, mps_version());
   host_json_text(file, device->info.name);
-  fprintf(file, ", \"start\": %" PRIu64 "}\n", host_now());
+  fprintf(file, ", \"start\": %" PRIu64 "}\n", mps_now());
   host_store_flush(store);
   current = opened;
   atomic_store(&host_capture_running, true);
@@ -164,7 +164,7 @@ mps_status host_capture_stop(mps_device *device) {
   if (!closing) {
     status = mps_fail(MPS_STATUS_INVALID_STATE, "no capture is running");
   } else {
-    fprintf(closing->file, "{\"stop\": %" PRIu64 "}\n", host_now());
+    fprintf(closing->file, "{\"stop\": %" PRIu64 "}\n", mps_now());
     host_store_flush(closing->store);
     int error = host_store_error(closing->store);
     if (error) {
@@ -347,12 +347,12 @@ bool host_capture_begin(host_capturing *capturing, const void *queue, host_call 
     return false;
   }
   store_contents(to, call, false);
-  *capturing = (host_capturing){.to = to, .call = call, .start = host_now()};
+  *capturing = (host_capturing){.to = to, .call = call, .start = mps_now()};
   return true;
 }
 
 void host_capture_end(host_capturing *capturing, const char *label, const char *what, const char *failure) {
-  uint64_t end = host_now();
+  uint64_t end = mps_now();
   capture *to = capturing->to;
   host_call *call = capturing->call;
   store_contents(to, call, true);
@@ -382,7 +382,7 @@ void host_capture_signpost(const char *what, mps_signpost_category category, uin
     flockfile(file);
     fprintf(file,
             "{\"signpost\": \"%s\", \"time\": %" PRIu64 ", \"category\": \"%s\", \"id\": %" PRIu64 ", \"message\": ",
-            what, host_now(), (category & MPS_SIGNPOST_INTERVALS) != 0 ? "intervals" : "events", id);
+            what, mps_now(), (category & MPS_SIGNPOST_INTERVALS) != 0 ? "intervals" : "events", id);
     host_json_text(file, message);
     fputs("}\n", file);
     host_store_flush(current->store);

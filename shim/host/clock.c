@@ -8,18 +8,8 @@
 
 #define NANOSECONDS 1000000000u
 
-uint64_t host_now(void) {
-#ifdef __APPLE__
-  return clock_gettime_nsec_np(CLOCK_UPTIME_RAW); /* as GPU times */
-#else
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * NANOSECONDS + (uint64_t)now.tv_nsec;
-#endif
-}
-
 uint64_t host_deadline(uint64_t timeout) {
-  uint64_t now = host_now();
+  uint64_t now = mps_now();
   return timeout > MPS_FOREVER - now ? MPS_FOREVER : now + timeout;
 }
 
@@ -45,7 +35,7 @@ bool host_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t d
     return true;
   }
 #ifdef __APPLE__
-  uint64_t now = host_now();
+  uint64_t now = mps_now();
   uint64_t left = deadline > now ? deadline - now : 0;
   struct timespec time = {.tv_sec = (time_t)(left / NANOSECONDS), .tv_nsec = (long)(left % NANOSECONDS)};
   return pthread_cond_timedwait_relative_np(condition, lock, &time) != ETIMEDOUT;
@@ -57,5 +47,5 @@ bool host_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t d
 
 bool host_yield(uint64_t deadline) {
   sched_yield();
-  return deadline == MPS_FOREVER || host_now() < deadline;
+  return deadline == MPS_FOREVER || mps_now() < deadline;
 }

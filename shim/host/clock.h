@@ -1,13 +1,12 @@
-/* The host device's clock, and waiting with a deadline on it. */
+/* Waiting with a deadline. */
 #ifndef MPS_HOST_CLOCK_H
 #define MPS_HOST_CLOCK_H
+
+#include "now.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-/* Nanoseconds of the monotonic clock: both the CPU's and the device's time. */
-uint64_t host_now(void);
 
 /* The moment `timeout` nanoseconds from now; MPS_FOREVER stays what it is. */
 uint64_t host_deadline(uint64_t timeout);

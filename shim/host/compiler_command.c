@@ -264,7 +264,7 @@ static bool wait_for_end(pid_t process, uint64_t seconds) {
     if (ended == process || (ended < 0 && errno != EINTR)) {
       return true;
     }
-    if (host_now() >= deadline) {
+    if (mps_now() >= deadline) {
       kill(-process, SIGKILL);
       waitpid(process, NULL, 0);
       return false;

@@ -93,7 +93,7 @@ uint64_t host_device_allocated_size(mps_device *device) {
 
 void host_device_timestamps(mps_device *device, uint64_t *cpu, uint64_t *gpu) {
   (void)device;
-  *cpu = *gpu = host_now();
+  *cpu = *gpu = mps_now();
 }
 
 void *host_device_native(mps_device *device) {

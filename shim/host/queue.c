@@ -77,7 +77,7 @@ static void count_encoded(host_stream *stream) {
 
 /* A command that takes no time: gives the moment at which it ran. */
 static uint64_t pass_now(host_stream *stream) {
-  uint64_t now = host_now();
+  uint64_t now = mps_now();
   count_encoded(stream);
   if (!stream->encoding.start) {
     stream->encoding.start = now;
@@ -89,14 +89,14 @@ static uint64_t pass_now(host_stream *stream) {
 static void run_now(host_stream *stream, const host_work *work, mps_traced *traced) {
   count_encoded(stream);
   if (!stream->encoding.start) {
-    stream->encoding.start = host_now();
+    stream->encoding.start = mps_now();
   }
   if (stream->encoding.failed) {
     mps_trace_end(traced, stream->encoding.end, stream->encoding.end, MPS_STATUS_EXECUTION_FAILED);
   } else {
     stream->encoding.failed = !host_stream_run(stream, work, NULL, traced, stream->encoding_failure);
   }
-  stream->encoding.end = host_now();
+  stream->encoding.end = mps_now();
 }
 
 /* ---- what the worker runs ---- */
@@ -128,7 +128,7 @@ static mps_status open_command_buffer(host_stream *stream, host_command_buffer *
 /* A command that will not run after all: its signposts have to come to an end. */
 static mps_status give_up(mps_traced *traced, mps_status status) {
   if (traced->record.kind != 0) {
-    uint64_t now = host_now();
+    uint64_t now = mps_now();
     mps_trace_end(traced, now, now, status);
   }
   return status;

@@ -45,11 +45,11 @@ bool host_stream_run(host_stream *stream, const host_work *work, host_call *call
   if (is_traced) {
     mps_trace_begin(traced);
   }
-  uint64_t start = is_traced ? host_now() : 0;
+  uint64_t start = is_traced ? mps_now() : 0;
   host_fault fault;
   bool ok = host_work_run(work, &fault);
   if (is_traced) {
-    mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
+    mps_trace_end(traced, start, mps_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
   }
   if (is_captured) {
     char what[256];
@@ -68,9 +68,9 @@ static bool run_matmul(host_stream *stream, const mps_matmul *matmul, host_call 
   host_capturing capturing;
   bool is_captured = host_capture_begin(&capturing, stream, call);
   mps_trace_begin(traced);
-  uint64_t start = host_now();
+  uint64_t start = mps_now();
   bool ok = host_matmul_run(matmul, why, sizeof why);
-  mps_trace_end(traced, start, host_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
+  mps_trace_end(traced, start, mps_now(), ok ? MPS_STATUS_OK : MPS_STATUS_EXECUTION_FAILED);
   host_matmul_describe(matmul, what, sizeof what);
   if (is_captured) {
     host_capture_end(&capturing, stream->label, what, ok ? NULL : why);
@@ -85,7 +85,7 @@ static bool run_matmul(host_stream *stream, const mps_matmul *matmul, host_call 
 /* After a failure the rest of the command buffer's work is skipped, but who waits for its signals still gets them. */
 static void run_command(host_stream *stream, host_command_buffer *buffer, host_command *command) {
   mps_traced *traced = &command->traced;
-  uint64_t start = traced->record.kind != 0 ? host_now() : 0;
+  uint64_t start = traced->record.kind != 0 ? mps_now() : 0;
   switch (command->kind) {
   case HOST_COMMAND_WORK:
     if (buffer->record.failed) {
@@ -102,7 +102,7 @@ static void run_command(host_stream *stream, host_command_buffer *buffer, host_c
     }
     return;
   case HOST_COMMAND_SIGNAL:
-    host_event_raise(command->event, command->value, host_now());
+    host_event_raise(command->event, command->value, mps_now());
     break;
   case HOST_COMMAND_WAIT:
     host_event_wait_until(command->event, command->value, MPS_FOREVER);
@@ -112,7 +112,7 @@ static void run_command(host_stream *stream, host_command_buffer *buffer, host_c
     break;
   }
   if (traced->record.kind != 0) {
-    mps_trace_end(traced, start, host_now(), MPS_STATUS_OK);
+    mps_trace_end(traced, start, mps_now(), MPS_STATUS_OK);
   }
 }
 
@@ -159,7 +159,7 @@ static void run_command_buffer(host_stream *stream, host_command_buffer *buffer)
   buffer->record.scheduled = true;
   call_handlers(buffer, MPS_HANDLER_SCHEDULED);
   if (!buffer->record.start) {
-    buffer->record.start = host_now();
+    buffer->record.start = mps_now();
   }
   update_record(stream, buffer);
   while (buffer->commands) {
@@ -168,7 +168,7 @@ static void run_command_buffer(host_stream *stream, host_command_buffer *buffer)
     buffer->commands = command->next;
     host_command_free(command);
   }
-  buffer->record.end = host_now();
+  buffer->record.end = mps_now();
   mps_trace_end(&buffer->traced, buffer->record.start, buffer->record.end,
                 buffer->record.failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
   mps_log_flush();

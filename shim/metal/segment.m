@@ -210,7 +210,7 @@ static void trace_complete(metal_segment *segment, bool failed, uint64_t start, 
     return;
   }
   mps_status status = failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK;
-  start = start != 0 ? start : mps_trace_now(); /* of a command buffer that never ran */
+  start = start != 0 ? start : mps_now(); /* of a command buffer that never ran */
   end = end != 0 ? end : start;
   uint32_t together = 0;
   for (size_t i = 0; i < segment->traced_count; i++) {
@@ -326,9 +326,9 @@ static void make_calls(metal_segment *segment) {
   metal_queue_calling = queue;
   call_scheduled(segment);
   if (segment->callback != NULL) {
-    uint64_t start = mps_trace_now();
+    uint64_t start = mps_now();
     segment->callback(segment->callback_user);
-    mps_trace_end(&segment->traced_callback, start, mps_trace_now(), MPS_STATUS_OK);
+    mps_trace_end(&segment->traced_callback, start, mps_now(), MPS_STATUS_OK);
     [queue->resume setSignaledValue:segment->resume_value];
   }
   call_handlers(segment, MPS_HANDLER_COMPLETED);
