@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import process
 from ..errors import CompileError
-from ..gang import SIMPLIFY, NotGangedError, ganged
+from ..gang import NAMED_VALUES, SIMPLIFY, NotGangedError, ganged
 from ..instrument import NO_PASSES, SINGLE_ACCESSES, instrumented
 from ..linking import link
 from ..target import compile_flags
@@ -157,7 +157,7 @@ class Builder:
     def _compile(self, text: str, kernel: str, arguments: list[str], output: str, directory: str) -> None:
         with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
-        self._place_support("intrinsics.cpp", ["-c", "-emit-llvm"], "intrinsics.bc", directory)
+        self._place_support("intrinsics.cpp", ["-c", "-emit-llvm", *NO_PASSES], "intrinsics.bc", directory)
         link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", "intrinsics.bc"]
         # Only what the bitcode itself calls one operation is contracted.
         command = [*self._toolchain.compiler, *self._flags, "-ffp-contract=on", *link, *arguments, "-o", output]
@@ -167,7 +167,8 @@ class Builder:
 
     def _compile_validated(self, text: str, kernel: str, output: str, directory: str) -> None:
         """Compile a module together with what it calls, each access to memory checked. No bitcode tells of lines."""
-        self._compile(text, kernel, [*SINGLE_ACCESSES, "-S", "-emit-llvm"], "whole.ll", directory)
+        arguments = [*SINGLE_ACCESSES, NAMED_VALUES, "-S", "-emit-llvm"]
+        self._compile(text, kernel, arguments, "whole.ll", directory)
         with open(os.path.join(directory, "whole.ll"), encoding="utf-8", errors="surrogateescape") as file:
             checked = instrumented(file.read(), lambda file, line: None)
         with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:

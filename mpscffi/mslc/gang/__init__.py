@@ -17,14 +17,16 @@ from .code import Code, NotGangedError
 from .emit import PARAMETERS, Gang
 from .uniformity import BARRIER, COLLECTIVE, LANE, YIELD, Uniformity
 
-__all__ = ["SIMPLIFY", "NotGangedError", "ganged"]
+__all__ = ["NAMED_VALUES", "SIMPLIFY", "NotGangedError", "ganged"]
 
+# For clang: without it the text of optimized code may name two values alike.
+NAMED_VALUES = "-fno-discard-value-names"
 # Clang's options for code that gangs are made of: all calls inlined, and no loop changed before lanes are loops, too.
 SIMPLIFY = (
     *("-fno-vectorize", "-fno-slp-vectorize"),
     *("-mllvm", "-unroll-runtime=false"),
     *("-mllvm", "-inline-threshold=100000"),
-    "-fno-discard-value-names",  # without them the text may name two blocks alike
+    NAMED_VALUES,
 )
 
 _TYPE = re.compile(r'^(%(?:"[^"]*"|[-\w$.]+)) = type .*$', re.MULTILINE)
