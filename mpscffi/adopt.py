@@ -16,6 +16,7 @@ import numpy as np
 
 from mpscffi._callbacks import ReleaseFunction, discard, due, keep
 from mpscffi._ffi import check, ffi, lib
+from mpscffi._warning import outside
 from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _sizes, array_over
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
@@ -76,7 +77,7 @@ def note_copy(function: str, obstacle: str) -> None:
         f"{function}: copied, since {obstacle}; changes of one are not seen in the other. Where that is meant, "
         "say copy=True",
         CopyWarning,
-        stacklevel=3,
+        stacklevel=outside(),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
+from mpscffi._warning import outside
 from mpscffi.config import settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def is_compiled_in(device: Device, asked: bool | None) -> bool:
         warnings.warn(
             f"MPSCFFI_SHADER_VALIDATION has no effect on Metal: start the process with {_METAL_SWITCH}=1 instead",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=outside(),
         )
         return False
     return True
