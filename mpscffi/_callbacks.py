@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from mpscffi.stream import Stream
 
-__all__ = ["ReleaseFunction", "discard", "due", "keep", "register"]
+__all__ = ["ReleaseFunction", "callbacks_left", "discard", "due", "exit_deadline", "keep", "register"]
 
-#: How long the interpreter's exit waits for callbacks that are still to come.
+#: How long the interpreter's exit waits for work and callbacks that are still to come.
 EXIT_SECONDS = 1.0
+#: Until when; None before the exit.
+_deadline: float | None = None
 
 _tokens = itertools.count(1)
 _pending: dict[int, tuple[Stream | None, Callable[..., object]]] = {}
@@ -143,6 +145,19 @@ def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
             due.discard(token)
 
 
+def exit_deadline() -> float:
+    """Return until when the interpreter's exit waits, of :func:`time.monotonic`: whoever asks first starts the time."""
+    global _deadline
+    if _deadline is None:
+        _deadline = time.monotonic() + EXIT_SECONDS
+    return _deadline
+
+
+def callbacks_left() -> bool:
+    """Return whether callbacks are still to come, or run."""
+    return bool(_active) or any(stream is not None for stream, _ in list(_pending.values()))
+
+
 def _drain() -> None:
     for token, (stream, _) in list(_pending.items()):
         if stream is None:
@@ -150,7 +165,7 @@ def _drain() -> None:
         else:
             # A handler of work that nobody has committed would never be called.
             lib.mps_queue_commit(stream._pointer, ffi.NULL)
-    deadline = time.monotonic() + EXIT_SECONDS
+    deadline = exit_deadline()
     while (_pending or _active or due) and time.monotonic() < deadline:
         time.sleep(0.002)
     # What comes later finds nothing to call.

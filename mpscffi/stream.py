@@ -10,7 +10,8 @@ import threading
 import time
 import weakref
 
-from mpscffi._callbacks import _running, discard, register
+from mpscffi import device as _device
+from mpscffi._callbacks import _running, callbacks_left, discard, exit_deadline, register
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
@@ -391,7 +392,7 @@ def live_streams() -> list[Stream]:
     return [stream for ref in list(_live.values()) if (stream := ref()) is not None]
 
 
-#: Called at exit once failures are reported, to take away what queued work calls: it would fail without.
+#: Called at exit to take away what queued work calls, before the interpreter goes; work that comes to it later fails.
 final_calls: list[Callable[[], None]] = []
 
 
@@ -411,18 +412,31 @@ def wait_unnoticed(streams: Iterable[Stream], seconds: float | None = None) -> N
             time.sleep(POLL_SECONDS)
 
 
-def _report_failures() -> None:
-    """Say at exit which failures nobody has waited for, so that none is lost."""
-    # What is short and still under way may get done; what is not is left behind.
+def _is_idle() -> bool:
+    """Submit all work, and return whether nothing is left to do, for callbacks neither."""
+    streams = live_streams()
+    for stream in streams:
+        stream.commit()
+    return not callbacks_left() and all(stream.query() for stream in streams)
+
+
+def _finish() -> None:
+    """Give work that nobody has waited for a moment at exit; then say which failures nobody has heard of."""
+    if _device.forked:
+        return
+    # By looking, not by a wait: that might run a callback here, which takes as long as it likes.
+    while not _is_idle() and time.monotonic() < exit_deadline():
+        time.sleep(POLL_SECONDS)
+    for function in final_calls:
+        function()
+    # What they have taken away fails now.
     deadline = time.monotonic_ns() + WAIT_SLICE
     for stream in live_streams():
         if _queue_wait(stream._pointer, max(0, deadline - time.monotonic_ns())) == _FAILED:
             sys.stderr.write(f"mpscffi: {error_message()}; the program ended without waiting for this work\n")
-    for function in final_calls:
-        function()
 
 
-atexit.register(_report_failures)
+atexit.register(_finish)
 
 
 def default_stream(device: Device | None = None) -> Stream:

@@ -6,6 +6,7 @@ import math
 import mmap
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -502,6 +503,63 @@ def test_an_exit_amid_products(python: Any, device: mpscffi.Device) -> None:
     """
     result = python(script, MPSCFFI_DEVICE=device.backend)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+#: What multiplies `a`, of ones, by itself, 5 times and into `out` at the end, in several ways.
+_LAST_WORK = {
+    "queued": "chain()",
+    "committed": "chain(); mpscffi.current_stream().commit()",
+    "another stream": "with mpscffi.stream(mpscffi.Stream()): chain()",
+    "behind a callback": "mpscffi.current_stream().add_callback(lambda: time.sleep(0.2)); chain()",
+    "of a callback": "mpscffi.current_stream().add_callback(with_a_stream)",
+    "a graph": """
+with mpscffi.record() as graph:
+    chain()
+graph.replay()""",
+}
+
+
+@pytest.mark.parametrize("work", _LAST_WORK)
+def test_products_that_are_queued_at_the_exit_are_done(
+    python: Any, device: mpscffi.Device, tmp_path: Path, work: str
+) -> None:
+    script = f"""
+import time, mpscffi
+a = mpscffi.ones(200, 200)
+out = mpscffi.from_file({str(tmp_path / "out")!r}, shape=(200, 200), mode="r+")
+def chain():
+    b = a
+    for _ in range(4):
+        b = b @ a
+    mpscffi.matmul(b, a, out=out)
+def with_a_stream():
+    with mpscffi.stream(other):
+        chain()
+other = mpscffi.Stream()
+{_LAST_WORK[work]}
+"""
+    np.zeros((200, 200), np.float32).tofile(tmp_path / "out")
+    result = python(script, MPSCFFI_DEVICE=device.backend)
+    assert (result.returncode, result.stderr) == (0, "")
+    np.testing.assert_allclose(np.fromfile(tmp_path / "out", np.float32), np.float32(200.0**5), rtol=1e-5)
+
+
+@pytest.mark.host_only("Metal's products need no interpreter")
+def test_products_that_are_left_behind_say_so(python: Any, device: mpscffi.Device) -> None:
+    script = """
+        import sys, mpscffi
+        from mpscffi import _callbacks
+        _callbacks.EXIT_SECONDS = 0.05
+        a, gate = mpscffi.ones(20, 30), mpscffi.Event()
+        gate.wait(value=1)
+        b = a @ a.T
+        mpscffi.current_stream().commit()
+        sys.modules["mpscffi.stream"].final_calls.append(gate.signal)  # too late for the product
+    """
+    result = python(script, MPSCFFI_DEVICE=device.backend)
+    assert result.returncode == 0
+    assert result.stderr.startswith("mpscffi: matmul of 20 x 30 by 30 x 20, float failed")
+    assert "call mpscffi.synchronize() before the program ends" in result.stderr
 
 
 @pytest.mark.host_only("the function is the host device's")

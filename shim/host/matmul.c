@@ -11,6 +11,9 @@ static mps_matmul_fn matmul_function;
 static void *matmul_user;
 
 #define NO_FUNCTION "the host device has no function for products of matrices: set one by mps_matmul_set"
+#define FUNCTION_GONE                                                                                                  \
+  "the function for products of matrices was taken away before this one ran: wait for the work before that; in "       \
+  "Python, call mpscffi.synchronize() before the program ends"
 
 mps_status mps_matmul_set(mps_matmul_fn function, void *user) {
   MPS_TRY(mps_fork_check());
@@ -46,7 +49,7 @@ bool host_matmul_run(const mps_matmul *matmul, char *failure, size_t size) {
   void *user;
   mps_matmul_fn function = get_function(&user);
   if (function == NULL) {
-    snprintf(failure, size, "%s", NO_FUNCTION);
+    snprintf(failure, size, "%s", FUNCTION_GONE);
     return false;
   }
   mps_status status = function(user, matmul, first_element(&matmul->left), first_element(&matmul->right),
