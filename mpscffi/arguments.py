@@ -280,7 +280,7 @@ class Slot:
         if isinstance(value, np.generic) and (value.dtype.kind in "biuf" or value.dtype.name == "bfloat16"):
             number = value.item()
             return number if isinstance(number, _NUMBERS) else float(number)
-        if hasattr(value, "__index__"):
+        if hasattr(value, "__index__") and not isinstance(value, Array):
             return int(value.__index__())
         raise ArgumentTypeError(
             f"{self} is of type {type(value).__name__}, expected an Array, a number, bytes, or a list "
