@@ -159,7 +159,8 @@ def get_cache_limit() -> int | None:
 def set_per_process_memory_fraction(fraction: float) -> None:
     """Limit the memory that the driver may hold for this process.
 
-    It takes effect at once, and goes before ``PYTORCH_MPS_HIGH_WATERMARK_RATIO``.
+    It takes effect at once, and goes before ``PYTORCH_MPS_HIGH_WATERMARK_RATIO``. Lowering it gives free heaps back;
+    arrays that exist stay as they are.
 
     Parameters
     ----------

@@ -339,6 +339,29 @@ def test_fractions_of_another_type(fraction: Any) -> None:
         mpscffi.set_per_process_memory_fraction(fraction)
 
 
+@pytest.mark.parametrize(("fraction", "end"), [(1, "write 1.0"), (0, "write 0.0"), (-1, "to 2.0"), (3, "to 2.0")])
+def test_whole_fractions_say_what_to_write(fraction: Any, end: str) -> None:
+    with pytest.raises(TypeError, match=rf"got {fraction} of type int.*in the range 0.0.*{end}$"):
+        mpscffi.set_per_process_memory_fraction(fraction)
+
+
+def test_a_lowered_limit_holds(device: mpscffi.Device) -> None:
+    big = mpscffi.empty(4 << 20)
+    del big
+    gc.collect()
+    mpscffi.synchronize()
+    mpscffi.empty_cache()
+    least = mpscffi.driver_allocated_memory()
+    big = mpscffi.empty(4 << 20)  # in a heap of 1 GiB
+    del big
+    limit = least + 100 * MIB
+    mpscffi.set_per_process_memory_fraction(limit / mpscffi.recommended_max_memory())
+    assert mpscffi.driver_allocated_memory() <= limit
+    with pytest.raises(errors.OutOfMemoryError):
+        _ = [mpscffi.zeros(1024, 1024, 8) for _ in range(20)]
+    assert mpscffi.driver_allocated_memory() <= limit
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 2.1, float("nan"), float("inf"), -float("inf")])
 def test_fractions_out_of_range(fraction: float) -> None:
     with pytest.raises(ValueError, match=rf"got {fraction}.*0 to 2"):

@@ -444,6 +444,71 @@ def test_the_text_of_the_error() -> None:
     assert "limit" not in str(caught.value)
 
 
+@pytest.mark.parametrize("held_size", [0, 5 * MIB])
+def test_a_lowered_limit_gives_free_heaps_back_and_holds(held_size: int) -> None:
+    allocator, memory = made(high=0.0, recommended=4 * GIB)
+    held = [allocator.take(held_size)] if held_size else []
+    blocks = [allocator.take(16 * MIB) for _ in range(3)]
+    assert GIB in memory.heaps.values()
+    for block in blocks:
+        give(block)
+    allocator.high_ratio = 0.01  # 40.96 MiB
+    assert memory.allocated() == (32 * MIB if held else 0)
+    held += [allocator.take(2 * MIB) for _ in range(5)]
+    with pytest.raises(OutOfMemoryError, match=r"limit 40.96 MiB"):
+        allocator.take(32 * MIB)
+    assert memory.allocated() <= 40.96 * MIB
+    check(allocator)
+
+
+def test_arrays_in_a_heap_above_a_lowered_limit() -> None:
+    allocator, memory = made(high=0.0, recommended=4 * GIB)
+    held = allocator.take(16 * MIB)
+    assert memory.allocated() == GIB
+    allocator.high_ratio = 0.01
+    assert memory.allocated() == GIB  # held is in it
+    more = [allocator.take(8 * MIB) for _ in range(3)]  # 40 MiB given out
+    for size in (MIB, 8 * MIB):
+        with pytest.raises(OutOfMemoryError, match=r"in arrays 40.00 MiB.*limit 40.96 MiB"):
+            allocator.take(size)
+    give(more.pop())
+    more.append(allocator.take(8 * MIB))
+    assert memory.allocated() == GIB
+    for block in [held, *more]:
+        give(block)
+    # The whole heap is free: it goes before anything is given out, and then the usual ways are back.
+    block = allocator.take(8 * MIB)
+    assert memory.allocated() <= 40.96 * MIB
+    give(block)
+    assert allocator.take(8 * MIB) is block
+    check(allocator)
+
+
+def test_a_lowered_limit_and_work_that_runs() -> None:
+    allocator, memory = made(high=0.0, recommended=4 * GIB)
+    block = allocator.take(16 * MIB)
+    memory.default.use(block)
+    give(block)
+    allocator.high_ratio = 0.01
+    assert memory.calls == ["commit"]
+    assert memory.allocated() == GIB
+    memory.finish()
+    allocator.take(1000)
+    assert memory.allocated() <= 40.96 * MIB
+
+
+def test_a_limit_below_everything() -> None:
+    allocator, memory = made(high=0.0, recommended=4 * GIB)
+    give(allocator.take(1000))
+    allocator.high_ratio = 1e-9
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError):
+            allocator.take(1000)
+    assert memory.allocated() == 0
+    allocator.high_ratio = 0.0
+    assert allocator.take(1000).size >= 1000
+
+
 def test_collection_under_pressure_only_oldest_heaps_first_and_to_the_target() -> None:
     allocator, memory = made(low=0.5, recommended=4 * GIB)
     blocks = [allocator.take(608 * MIB) for _ in range(3)]
@@ -571,6 +636,7 @@ class Sequences(RuleBasedStateMachine):
         self.allocator, self.memory = made(high=1.0, low=0.75, recommended=256 * MIB)
         self.streams = [self.memory.default, self.memory.stream("one"), self.memory.stream("two")]
         self.held: list[HeapBlock] = []
+        self.total = 0
         # Of each live block, by its buffer.
         self.bytes_of: dict[int, tuple[int, int, int]] = {}
 
@@ -585,6 +651,11 @@ class Sequences(RuleBasedStateMachine):
         except OutOfMemoryError:
             return
         assert block.size >= size
+        limit = self.allocator.limit
+        assert limit is not None
+        assert self.allocator.counters.current <= limit
+        if self.memory.allocated() > limit:
+            assert all(heap.placed for pool in self.allocator.pools for heap in pool.heaps.values())
         if host_bound:
             assert not block.in_use()
         elif block.in_use():
@@ -618,11 +689,9 @@ class Sequences(RuleBasedStateMachine):
     def limit_cache(self, limit: int | None) -> None:
         self.allocator.cache_limit = limit
 
-    @rule(ratio=st.sampled_from([0.25, 0.5, 1.0]))
+    @rule(ratio=st.sampled_from([1e-9, 0.05, 0.25, 0.5, 1.0]))
     def limit_all(self, ratio: float) -> None:
-        # One that holds already: what is above a new limit cannot be taken away.
-        if self.memory.allocated() <= ratio * self.memory.recommended:
-            self.allocator.high_ratio = ratio
+        self.allocator.high_ratio = ratio
 
     @invariant()
     def sums_agree(self) -> None:
@@ -632,7 +701,9 @@ class Sequences(RuleBasedStateMachine):
     def the_limit_holds(self) -> None:
         limit = self.allocator.limit
         assert limit is not None
-        assert self.memory.allocated() <= limit
+        # What is above a lowered limit may stay, but never grows.
+        assert self.memory.allocated() <= max(limit, self.total)
+        self.total = self.memory.allocated()
 
     @invariant()
     def live_blocks_do_not_overlap(self) -> None:

@@ -84,8 +84,10 @@ class Allocator:
     __slots__ = (
         "_cache_limit",
         "_heap_numbers",
+        "_high_ratio",
         "_host_bound",
         "_inside",
+        "_is_over",
         "_private",
         "_reason",
         "_shared",
@@ -93,7 +95,6 @@ class Allocator:
         "accumulated_before",
         "counters",
         "failure_callbacks",
-        "high_ratio",
         "large",
         "lock",
         "low_ratio",
@@ -112,8 +113,10 @@ class Allocator:
 
     def __init__(self, source: MemorySource, high_ratio: float, low_ratio: float) -> None:
         self.source = source
-        self.high_ratio = high_ratio
+        self._high_ratio = high_ratio
         self.low_ratio = low_ratio
+        #: Whether the driver held more than the limit when that was lowered, and still did at the last look.
+        self._is_over = False
         self.counters = Counters()
         #: Bytes of heaps: in use, or cached.
         self.reserved = 0
@@ -132,7 +135,8 @@ class Allocator:
         self._cache_limit: int | None = None
         self._trim_above = 0
         self.watchers: tuple[Watcher, ...] = ()
-        # Classes by what was asked for. Left empty while somebody watches, so that each allocation is told.
+        # Classes by what was asked for. Left empty while somebody watches, so that each allocation is told, and while
+        # the driver holds more than a lowered limit, so that each is checked.
         self._shared: dict[int, SizeClass] = {}
         self._host_bound: dict[int, SizeClass] = {}
         self._private: dict[int, SizeClass] = {}
@@ -148,6 +152,29 @@ class Allocator:
     def limit(self) -> int | None:
         """The most that the driver may hold for this process, in bytes; None for no limit."""
         return int(self.high_ratio * self.source.recommended) if self.high_ratio else None
+
+    @property
+    def high_ratio(self) -> float:
+        """The limit as a share of the recommended working set; 0 for none."""
+        return self._high_ratio
+
+    @high_ratio.setter
+    def high_ratio(self, ratio: float) -> None:
+        with self.lock:
+            self._high_ratio = ratio
+            limit = self.limit
+            self._is_over = limit is not None and self.source.allocated() > limit
+            if self._is_over:
+                self._forget_sizes()
+                # What is encoded and not submitted would keep its memory for nothing.
+                self.source.commit()
+                if not self._inside:
+                    self._inside = True
+                    try:
+                        self._sweep(len(self.pending.blocks))
+                        self._shrink()
+                    finally:
+                        self._inside = False
 
     @property
     def low_ratio_in_force(self) -> float:
@@ -201,18 +228,23 @@ class Allocator:
             size_class = (self._private if private else self._host_bound if host_bound else self._shared)[size]
             block = size_class.free.pop()
         except (KeyError, IndexError):
-            block = self._find(size, host_bound, private)
-        else:
-            block.zeroed = False
-            if block.stream is not None and not self._reusable(block, host_bound):
-                size_class.free.insert(0, block)  # where it is tried last
-                block = self._find(size, host_bound, private)
-            else:
-                size_class.taken += 1
+            return self._find(size, host_bound, private)
+        block.zeroed = False
+        if block.stream is not None and not self._reusable(block, host_bound):
+            size_class.free.insert(0, block)  # where it is tried last
+            return self._find(size, host_bound, private)
+        size_class.taken += 1
         counters = self.counters
         counters.current = current = counters.current + block.size
         if current > counters.peak:
             counters.peak = current
+        return block
+
+    def _count(self, block: HeapBlock) -> HeapBlock:
+        """Count a block that is given out, as :meth:`take` does without a call."""
+        counters = self.counters
+        counters.current += block.size
+        counters.peak = max(counters.peak, counters.current)
         return block
 
     def _reusable(self, block: HeapBlock, host_bound: bool) -> bool:
@@ -248,7 +280,7 @@ class Allocator:
             pool = self.small if is_small else self.large
         found = pool.classes.setdefault(rounded, SizeClass(pool, rounded, align))
         with self.lock:
-            if not self.watchers:
+            if not self.watchers and not self._is_over:
                 if len(table) >= REMEMBERED_SIZES:
                     table.clear()
                 table[size] = found
@@ -282,16 +314,28 @@ class Allocator:
             self._inside = True
             try:
                 self._sweep(SWEPT)
-                return (
+                if self._is_over:
+                    self._shrink()
+                    if self._is_over and not self._fits(size_class.size):
+                        return None
+                block = (
                     self._from_cache(size_class, host_bound)
                     or self._from_ranges(size_class)
                     or self._from_new_heap(size_class)
                 )
+                return block and self._count(block)
             finally:
                 self._inside = False
 
+    def _fits(self, size: int) -> bool:
+        """Return whether so many bytes more in arrays stay within the limit."""
+        limit = self.limit
+        return limit is None or self.counters.current + size <= limit
+
     def _from_cache(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
         for candidates in (size_class, *size_class.pool.near_fits(size_class.size)):
+            if self._is_over and not self._fits(candidates.size):
+                break
             busy = []
             try:
                 for _ in range(TRIES):
@@ -464,7 +508,7 @@ class Allocator:
         home = pool.classes.setdefault(block.size, SizeClass(pool, block.size, size_class.align))
         heap.touched = block.size
         block.occupy(pointer, address, home, self.counters, self._push_of(home), self.source.is_zeroed)
-        return block
+        return self._count(block)
 
     # ---- giving back to the driver
 
@@ -492,6 +536,18 @@ class Allocator:
             self.tally.collections += 1
             self.tally.collected += got
             self.tell("collect", None, got)
+
+    def _shrink(self) -> None:
+        """Bring the driver's total down to a limit that was lowered, as far as free heaps go."""
+        limit = self.limit
+        for pool in self.pools:
+            excess = 0 if limit is None else self.source.allocated() - limit
+            if excess <= 0:
+                self._is_over = False
+                return
+            pool.flush()
+            self._drop_until(pool, excess)
+        self._is_over = limit is not None and self.source.allocated() > limit
 
     def release_cached(self, only_idle: bool = False) -> None:
         """Give the heaps that nothing is in back to the driver. Inside of an allocation it does nothing.
@@ -649,9 +705,12 @@ class Allocator:
         """Tell a function everything that happens from now on."""
         with self.lock:
             self.watchers = (*self.watchers, watcher)
-            for table in (self._shared, self._host_bound, self._private):
-                table.clear()
+            self._forget_sizes()
             self._renew_pushes()
+
+    def _forget_sizes(self) -> None:
+        for table in (self._shared, self._host_bound, self._private):
+            table.clear()
 
     def unwatch(self, watcher: Watcher) -> None:
         """Tell it no more."""

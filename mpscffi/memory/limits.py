@@ -40,7 +40,11 @@ class MemoryLimits(NamedTuple):
 def check_ratio(value: Any, function: str) -> float:
     """Return a ratio that a caller gave, or raise what is wrong with it."""
     if not isinstance(value, float):
-        raise ArgumentTypeError(f"{function}: got {type(value).__name__}, expected a float")
+        is_ratio = type(value) is int and 0 <= value <= MAX_RATIO
+        raise ArgumentTypeError(
+            f"{function}: got {value!r} of type {type(value).__name__}, expected a float in the range 0.0 to "
+            f"{MAX_RATIO}" + (f": write {float(value)}" if is_ratio else "")
+        )
     if math.isnan(value) or not 0 <= value <= MAX_RATIO:
         raise InvalidArgumentError(f"{function}: got {value}, expected a value in the range 0 to {MAX_RATIO:g}")
     return float(value)
