@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ _MAX_FLOAT = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 #: For a parameter that the kernel does not use.
 _NOTHING = ffi.new("char[16]")
 _NUMBERS = (bool, int, float)
+_MATRIX = re.compile(r"(?:metal::)?(float|half|bfloat)([234])x([234])")
 
 
 class Slot:
@@ -192,6 +194,10 @@ class Slot:
             return
         if self.argument.access != "read":
             raise InvalidArgumentError(f"{self} is written by the kernel: expected an Array")
+        if self.scalar is None and self.argument.data_size and self.cast is None:
+            raise ArgumentTypeError(
+                f"{self} is a {type(values).__name__} of {len(values)} values, expected {self._expected_bytes()}"
+            )
         numbers = [self._number(value) for value in values]
         if self.cast is not None:
             cast, self.cast = self.cast, None
@@ -262,10 +268,21 @@ class Slot:
         if self.scalar is not None:
             return self.scalar
         if self.argument.data_size:
-            raise ArgumentTypeError(
-                f"{self} is a number, expected bytes or a structured NumPy scalar of {self.argument.data_size} bytes"
-            )
+            raise ArgumentTypeError(f"{self} is a number, expected {self._expected_bytes()}")
         return _FLOAT if isinstance(number, float) else _LONG
+
+    def _expected_bytes(self) -> str:
+        """What stands for a value that is no number or vector."""
+        size = self.argument.data_size
+        matrix = _MATRIX.fullmatch(self.argument.type_name)
+        if matrix is None:
+            return f"bytes or a structured NumPy scalar of {size} bytes"
+        dtype = {"half": "float16", "bfloat": "bfloat16"}.get(matrix[1], "float32")
+        padding = ", a fourth number behind the three of each" if matrix[3] == "3" else ""
+        return (
+            f"{size} bytes: a matrix is its columns, one after the other{padding}, "
+            f"as numpy.asarray(rows, '{dtype}').T.tobytes()"
+        )
 
     def _number(self, value: Any) -> bool | int | float:
         if isinstance(value, _NUMBERS):

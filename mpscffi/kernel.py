@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ from mpscffi._handle import Handle, ProcessBound
 from mpscffi.arguments import Slot
 from mpscffi.array import Array
 from mpscffi.device import Device
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, LimitExceededError
 from mpscffi.function_constants import constant_values
 from mpscffi.reflection import Argument, reflect, signature
 from mpscffi.source import Source
@@ -23,6 +25,7 @@ from mpscffi.stream import _thread, default_stream
 __all__ = ["Kernel"]
 
 _dispatch = lib.mps_queue_dispatch
+_MISSING_CONSTANT = re.compile(r"needs a value for function constant '([^']*)'")
 
 
 class _Frame:
@@ -40,13 +43,14 @@ class _Frame:
         "threads",
     )
 
-    def __init__(self, pipeline: Any, kernel: str, buffers: Sequence[Argument], codes: Sequence[int]) -> None:
+    def __init__(self, pipeline: Any, kernel: Kernel) -> None:
+        buffers = kernel._buffers
         threadgroups = lib.MPS_ARGUMENT_THREADGROUP
         self.count = len(buffers)
         self.arguments = ffi.new("mps_argument[]", self.count + _MAX_THREADGROUP_SLOTS)
         for i in range(_MAX_THREADGROUP_SLOTS):
             self.arguments[self.count + i].kind = threadgroups
-        self.slots = [Slot(self.arguments[i], kernel, a, codes[i]) for i, a in enumerate(buffers)]
+        self.slots = [Slot(self.arguments[i], kernel.name, a, kernel._codes[i]) for i, a in enumerate(buffers)]
         self.dispatch = ffi.new(
             "mps_dispatch *",
             {
@@ -56,8 +60,13 @@ class _Frame:
                 "argument_count": self.count,
             },
         )
-        #: Whether the first argument's elements are single numbers for the kernel too.
-        self.first_is_plain = bool(self.slots) and self.slots[0].lanes == 1 and self.slots[0].scalar is not None
+        #: Whether the grid is by default one thread for each element of the first argument, if that is an array.
+        self.first_is_plain = (
+            bool(self.slots)
+            and self.slots[0].lanes == 1
+            and self.slots[0].scalar is not None
+            and kernel._position_lanes < 2
+        )
         # What the struct holds now, so that equal values are not written again.
         self.threads: int | tuple[int, ...] = 0
         self.counts_groups = False
@@ -128,6 +137,7 @@ class Kernel(ProcessBound):
         "_library",
         "_lock",
         "_pipeline",
+        "_position_lanes",
         "_source",
         "name",
     )
@@ -153,6 +163,8 @@ class Kernel(ProcessBound):
         self._frames: list[_Frame] | deque[_Frame] = deque(maxlen=0) if is_validated else []
         self._buffers: list[Argument] = []
         self._codes: list[int] = []
+        #: Components of the position that the kernel asks for, if its source says so plainly.
+        self._position_lanes = 0
         #: Numbers below the highest slot that are no slot of this kernel.
         self._gaps: tuple[int, ...] = ()
 
@@ -254,7 +266,15 @@ class Kernel(ProcessBound):
             },
         )
         out = ffi.new("mps_pipeline **")
-        _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, out))
+        try:
+            _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, out))
+        except InvalidArgumentError as error:
+            missing = _MISSING_CONSTANT.search(str(error))
+            if missing is None:
+                raise
+            raise InvalidArgumentError(
+                f"{error}: give it by .specialize({missing[1]}=...), or --constant {missing[1]}=VALUE on a command line"
+            ) from None
         return Handle(out[0], lib.mps_pipeline_release)
 
     def _examine(self, pipeline: Handle) -> None:
@@ -268,6 +288,7 @@ class Kernel(ProcessBound):
         self._codes = [code for _, code in reflected]
         slots = {argument.index for argument in self._buffers}
         self._gaps = tuple(i for i in range(max(slots, default=0)) if i not in slots)
+        self._position_lanes = self._source.position_lanes(self.name) if self._source is not None else 0
 
     # ---- running it
 
@@ -291,8 +312,9 @@ class Kernel(ProcessBound):
             Numbers, NumPy's scalars and arrays without axes are converted to the type that the kernel declares. A list
             of arrays becomes a table of their addresses.
         threads : int or sequence of one to three int, optional
-            Threads along x, y and z; by default one for each element of the first array argument, as the kernel sees
-            it: for a ``device float4*`` parameter, one for each four floats.
+            Threads along x, y and z, x first: (W, H) for an array of shape (H, W). By default one for each element of
+            the first array argument, as the kernel sees it: for a ``device float4*`` parameter, one for each four
+            floats. A kernel whose position is a ``uint2`` or ``uint3`` needs it.
         group_size : int or sequence of int, optional
             Threads of a threadgroup, in as many dimensions as `threads`; by default the library chooses.
         threadgroups : int or sequence of int, optional
@@ -314,7 +336,7 @@ class Kernel(ProcessBound):
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = _Frame(pipeline.pointer, self.name, self._buffers, self._codes)
+            frame = _Frame(pipeline.pointer, self)
         if error_buf_idx is not None:
             args = self._with_error_buffer(args, error_buf_idx)
         if self._gaps:
@@ -350,7 +372,7 @@ class Kernel(ProcessBound):
             if frame.first_is_plain and type(args[0]) is Array:
                 threads = args[0].size
             else:
-                threads = _default_threads(args, frame.slots, self.name)
+                threads = self._default_threads(args, frame.slots)
         elif type(threads) is not int:
             threads = _dimensions(threads, "threads" if threadgroups is None else "threadgroups", 0)
         if threads != frame.threads:
@@ -377,6 +399,7 @@ class Kernel(ProcessBound):
             return
         status = _dispatch(stream._pointer, frame.dispatch)
         if status:
+            self._refuse_call(frame)
             check(status)
         # Not after a failure, when it may be filled in by half, nor with casts, which are for one call, nor with a
         # stream's buffer of messages, which would keep the stream.
@@ -474,16 +497,39 @@ class Kernel(ProcessBound):
             f"kernel {self.name!r}: got {given} buffer arguments, expected {len(self._buffers)}: {self._parameters()}"
         )
 
+    def _refuse_call(self, frame: _Frame) -> None:
+        """Say in the terms of a call what the C library has refused, where these differ from its own."""
+        most = self.max_threads_per_threadgroup
+        if frame.group is not None and math.prod(frame.group) > most:
+            raise LimitExceededError(
+                f"kernel {self.name!r}: group_size={frame.group} is {math.prod(frame.group)} threads, expected at most "
+                f"{most} in all"
+            )
+        given = {index for index, _ in frame.lengths}
+        for argument in self.arguments:
+            if argument.kind == "threadgroup" and argument.is_used and argument.index not in given:
+                name = argument.name or str(argument.index)
+                raise InvalidArgumentError(
+                    f"kernel {self.name!r}: its threadgroup parameter {name!r} (slot {argument.index}) has no memory, "
+                    f"expected bytes for it, as threadgroup_memory={{{argument.name or argument.index!r}: 1024}}"
+                )
+
+    def _default_threads(self, args: tuple[Any, ...], slots: Sequence[Slot]) -> int:
+        if self._position_lanes > 1:
+            sizes = ("W", "H", "D")[: self._position_lanes]
+            raise InvalidArgumentError(
+                f"kernel {self.name!r}: its position in the grid has {self._position_lanes} dimensions, so `threads` "
+                f"must be given, x first: threads=({', '.join(sizes)}) for an array of shape "
+                f"({', '.join(reversed(sizes))})"
+            )
+        for argument, slot in zip(args, slots, strict=True):
+            if type(argument) is Array:
+                # For a kernel that sees vectors or structs where the array has numbers: one thread for each of those.
+                whole = argument.nbytes // (slot.argument.data_size or 1)
+                return int(argument.size if slot.argument.is_reference else min(argument.size, whole))
+            if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
+                return 1
+        raise InvalidArgumentError(f"kernel {self.name!r}: no argument is an array, so `threads` must be given")
+
     def _parameters(self) -> str:
         return ", ".join(f"{a.index} {a.name}".strip() for a in self._buffers) or "none"
-
-
-def _default_threads(args: tuple[Any, ...], slots: Sequence[Slot], kernel: str) -> int:
-    for argument, slot in zip(args, slots, strict=True):
-        if type(argument) is Array:
-            # For a kernel that sees vectors or structs where the array has numbers: one thread for each of those.
-            whole = argument.nbytes // (slot.argument.data_size or 1)
-            return int(argument.size if slot.argument.is_reference else min(argument.size, whole))
-        if getattr(argument, "shape", None) == () and hasattr(argument, "dtype"):
-            return 1
-    raise InvalidArgumentError(f"kernel {kernel!r}: no argument is an array, so `threads` must be given")

@@ -50,7 +50,10 @@ def _mode_flags(function: str, mode: str) -> int:
     flags = 0
     for token in mode.lower().replace(" ", "").split(","):
         if token and token not in _MODES:
-            raise InvalidArgumentError(f"{function}: got {token!r} in mode {mode!r}, expected 'interval' or 'event'")
+            where = "" if token == mode else f", in which {token!r} is none"
+            raise InvalidArgumentError(
+                f"{function}: got mode {mode!r}{where}, expected 'interval', 'event' or both as 'interval,event'"
+            )
         flags |= _MODES.get(token, 0)
     return flags
 

@@ -54,6 +54,8 @@ class Bundle:
         self.libraries: dict[int, dict[str, Any]] = {}
         self.commands: dict[int, dict[str, Any]] = {}
         file = os.path.join(path, LIST)
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"there is no capture {path!r}: no such file")
         if not os.path.isfile(file):
             raise FileNotFoundError(
                 f"{path!r} is no capture of the host device: it has no file {LIST}"

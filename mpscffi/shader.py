@@ -14,17 +14,19 @@ from mpscffi.config import settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import (
     ArgumentTypeError,
+    CompileError,
     FileNotFoundError,
     InvalidArgumentError,
     KernelNotFoundError,
     NotFoundError,
 )
 from mpscffi.kernel import Kernel
+from mpscffi.mslc.templates import instantiated, kernel_templates
 from mpscffi.source import MATH_MODES, Source, library_from_source
 
 __all__ = ["ShaderLibrary", "compile_shader", "load_metallib"]
 
-_INSTANTIATION = re.compile(r"\s*([A-Za-z_]\w*(?:::\w+)*)\s*<([^;{}\"'\\\n]*)>\s*")
+_FILE_NAME = re.compile(r"\s*[^\n;{}]+\.metal\s*")
 
 
 class ShaderLibrary(ProcessBound):
@@ -73,16 +75,16 @@ class ShaderLibrary(ProcessBound):
     def __make(self, name: str) -> Kernel:
         if name in self.__names:
             return Kernel(self.__handle, self.__device, name, {}, self.__source, self.__is_validated)
-        template = _INSTANTIATION.fullmatch(name) if isinstance(name, str) else None
-        if template is None or self.__source is None or template[1].split("::")[-1] not in self.__source.text:
+        text = self.__source.text if self.__source is not None else ""
+        made = instantiated(text, name) if isinstance(name, str) else None
+        if made is None or self.__source is None:
+            is_template = isinstance(name, str) and name in kernel_templates(text)
+            hint = f": it is a template, so ask for an instantiation, as '{name}<float>'" if is_template else ""
             raise KernelNotFoundError(
-                f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}"
+                f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}{hint}"
             )
-        # The text of the source stays in front, so that its lines keep their numbers.
-        call = f"{template[1]}<{template[2].strip()}>"
-        line = f'template [[host_name("{call}")]] [[kernel]] decltype({call}) {call};'
-        source = self.__source.with_text(f"{self.__source.text}\n{line}\n")
-        return ShaderLibrary(source.compile(self.__device), self.__device, source)[call]
+        source = self.__source.with_text(made[0])
+        return ShaderLibrary(_compiled(source, self.__device), self.__device, source)[made[1]]
 
     def __getattr__(self, name: str) -> Any:
         if name == "source" and name not in self.__names:
@@ -108,13 +110,52 @@ class ShaderLibrary(ProcessBound):
         return f"<mpscffi.ShaderLibrary of {len(self.__names)} kernels: {names}>"
 
 
+def _compiled(source: Source, device: Device) -> Any:
+    """Compile; what does not is told without the frames of this package, in which there is nothing to see."""
+    try:
+        return source.compile(device)
+    except CompileError as error:
+        raise error.with_traceback(None) from None
+
+
+def _checked_source(source: Any) -> str:
+    if isinstance(source, os.PathLike):
+        raise ArgumentTypeError(
+            f"compile_shader: got the path {os.fspath(source)!r}, expected the Metal source itself as str: pass "
+            f"Path({os.fspath(source)!r}).read_text()"
+        )
+    if not isinstance(source, str):
+        raise ArgumentTypeError(f"compile_shader: got a source of type {type(source).__name__}, expected str")
+    if _FILE_NAME.fullmatch(source):
+        raise InvalidArgumentError(
+            f"compile_shader: got {source!r}, which is the name of a file, expected Metal source: pass "
+            f"Path({source!r}).read_text()"
+        )
+    return source
+
+
+def _language_version(given: Any) -> tuple[int, int] | None:
+    if given is None:
+        return settings().metal_version
+    if isinstance(given, str) and (match := re.fullmatch(r"(\d+)\.(\d+)", given)):
+        return int(match[1]), int(match[2])
+    if (
+        isinstance(given, Sequence)
+        and len(given) == 2
+        and all(isinstance(part, int) and not isinstance(part, bool) and 0 <= part < 1 << 16 for part in given)
+    ):
+        return given[0], given[1]
+    kind = InvalidArgumentError if isinstance(given, (str, Sequence)) else ArgumentTypeError
+    raise kind(f'compile_shader: got language_version={given!r}, expected two numbers as (3, 1) or a text as "3.1"')
+
+
 def compile_shader(
     source: str,
     *,
     math_mode: str | None = None,
     defines: Sequence[str] | Mapping[str, Any] = (),
     include_dirs: Sequence[str | os.PathLike[str]] = (),
-    language_version: tuple[int, int] | None = None,
+    language_version: tuple[int, int] | str | None = None,
     validate: bool | None = None,
 ) -> ShaderLibrary:
     """Compile Metal source.
@@ -130,8 +171,8 @@ def compile_shader(
         Macros as "NAME" or "NAME=VALUE", or values by name.
     include_dirs : sequence of path, optional
         Where ``#include "..."`` is looked up; host device only.
-    language_version : tuple of int, optional
-        As (3, 2); the newest by default.
+    language_version : tuple of int, or str, optional
+        As (3, 2) or "3.2"; the newest by default.
     validate : bool, optional
         Check each memory access of the kernels as they run, and report the first wrong one as an ExecutionError at the
         next wait. By default if ``MPSCFFI_SHADER_VALIDATION`` says so. On Metal it takes ``MTL_SHADER_VALIDATION=1`` in
@@ -147,8 +188,7 @@ def compile_shader(
     CompileError
         With the compiler's log, which names ``program_source:line:column``.
     """
-    if not isinstance(source, str):
-        raise ArgumentTypeError(f"compile_shader: got a source of type {type(source).__name__}, expected str")
+    source = _checked_source(source)
     if math_mode is None:
         math_mode = "fast" if settings().fast_math else "safe"
     if math_mode not in MATH_MODES:
@@ -158,13 +198,13 @@ def compile_shader(
     elif isinstance(defines, str):
         raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
     directories = [os.fsdecode(path) for path in include_dirs]
-    version = language_version or settings().metal_version
+    version = _language_version(language_version)
     device = current_device()
     whole = Source(source, math_mode, version, defines, directories, validation.is_compiled_in(device, validate))
     known = shader_cache.known(device, whole)
     if known is not None:
         return known
-    return shader_cache.remember(device, whole, ShaderLibrary(whole.compile(device), device, whole))
+    return shader_cache.remember(device, whole, ShaderLibrary(_compiled(whole, device), device, whole))
 
 
 def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validate: bool | None = None) -> ShaderLibrary:

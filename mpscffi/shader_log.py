@@ -96,6 +96,8 @@ def _log(message: ShaderMessage) -> None:
 
     logger = logging.getLogger("mpscffi.shader")
     if logger.hasHandlers():
+        if logging.getLevelName(_NUMBERS["notice"]) == f"Level {_NUMBERS['notice']}":
+            logging.addLevelName(_NUMBERS["notice"], "NOTICE")  # between the module's own INFO and WARNING
         fields = {f"shader_{name}": getattr(message, name) for name in ("kernel", "subsystem", "category")}
         kernel = f"{message.kernel}: " if message.kernel else ""
         logger.log(_NUMBERS[message.level], "%s%s", kernel, message.message, extra=fields)

@@ -19,6 +19,9 @@ __all__ = ["MATH_MODES", "Source", "library_from_source"]
 MATH_MODES = {"safe": lib.MPS_MATH_SAFE, "relaxed": lib.MPS_MATH_RELAXED, "fast": lib.MPS_MATH_FAST}
 _OWN_HEADER = re.compile(r"#\s*include\s*(?:\"|</)|__has_include")
 
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_POSITION = re.compile(r"\bu(?:int|short)([23])\s+\w+\s*\[\[\s*thread_position_in_grid\s*\]\]")
+
 
 def library_from_source(
     device: Device,
@@ -126,6 +129,19 @@ class Source:
             defines=self.defines,
             include_dirs=self.include_dirs,
         )
+
+    def position_lanes(self, kernel: str) -> int:
+        """Return how many components a kernel's ``[[thread_position_in_grid]]`` has; 0 if the text does not tell.
+
+        Read from the text alone, so that it costs nothing to ask; a kernel that macros write is not found.
+        """
+        if _POSITION.search(self.text) is None:
+            return 0
+        name = re.escape(kernel.partition("<")[0].rpartition("::")[2])
+        text = _COMMENT.sub(" ", self.text)
+        lists = re.findall(rf"\bvoid\s+{name}\s*\(([^{{}};]*)\)\s*(?:\[\[[^\]]*\]\]\s*)?\{{", text)
+        found = [_POSITION.search(parameters) for parameters in lists]
+        return min((int(match[1]) if match is not None else 0 for match in found), default=0)
 
     def struct(self, type_name: str, size: int, align: int) -> Struct | None:
         """Return the layout of a struct of this source; None if it is not known to be of that size and alignment."""

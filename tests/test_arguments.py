@@ -452,3 +452,113 @@ def test_the_disk_cache(python: Any, tmp_path: Path, device: mpscffi.Device) -> 
         MPSCFFI_SHADER_VALIDATION="0",
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+# ---- errors say what to do
+
+
+GRID = """
+// kernel void commented(device float* out, uint2 p [[thread_position_in_grid]]) { }
+kernel void flat(device float* out, uint2 g [[threads_per_grid]], uint p [[thread_position_in_grid]]) { out[p] = 1; }
+kernel void commented(device float* out, /* uint2 p [[thread_position_in_grid]] */ uint p [[thread_position_in_grid]]) {
+  out[p] = 2;
+}
+kernel void pixels(device float* out, uint2 p [[thread_position_in_grid]], uint2 n [[threads_per_grid]]) {
+  out[p.y * n.x + p.x] = 10 * p.y + p.x;
+}
+[[kernel]] void cells(device float* out, ushort3 p [[ thread_position_in_grid ]]) { out[p.z] = p.z; }
+"""
+
+
+def test_a_position_in_two_dimensions_needs_threads(compiled: Any) -> None:
+    library = compiled(GRID)
+    out = mpscffi.zeros(2, 3)
+    for function, sizes in ((library.pixels, r"\(W, H\)"), (library.cells, r"\(W, H, D\)")):
+        with pytest.raises(errors.InvalidArgumentError, match=rf"threads={sizes} for an array of shape \((D, )?H, W\)"):
+            function(out)
+    assert not out.numpy().any()
+    library.pixels(out, threads=(3, 2))  # x first
+    assert out.tolist() == [[0, 1, 2], [10, 11, 12]]
+    library.flat(out)
+    assert out.tolist() == [[1] * 3] * 2
+    library.commented(out)
+    assert out.tolist() == [[2] * 3] * 2
+
+
+def test_refusals_of_calls_name_keywords(library: Any) -> None:
+    x = mpscffi.zeros(2048)
+    with pytest.raises(errors.LimitExceededError, match=r"'saxpy': group_size=\(2048,\) is 2048 threads.* 1024 in all"):
+        library.saxpy(x, x, 1.0, group_size=2048)
+    with pytest.raises(errors.LimitExceededError, match=r"group_size=\(64, 32\) is 2048 threads.* 1024 in all"):
+        library.saxpy(x, x, 1.0, threads=(64, 32), group_size=(64, 32))
+    with pytest.raises(errors.InvalidArgumentError, match=r"'part' \(slot 0\).*threadgroup_memory=\{'part': 1024\}"):
+        library.spread(mpscffi.zeros(2))
+
+
+def test_a_missing_constant_says_how_it_is_given(compiled: Any) -> None:
+    library = compiled("constant int q [[function_constant(0)]]; kernel void k(device int* x) { x[0] = q; }")
+    with pytest.raises(errors.InvalidArgumentError, match=r"'q'.*\.specialize\(q=\.\.\.\)"):
+        library.k(mpscffi.zeros(1, dtype="i4"))
+
+
+def test_matrices_by_value(compiled: Any, device: mpscffi.Device) -> None:
+    library = compiled("""
+        #include <metal_stdlib>
+        using namespace metal;
+        kernel void k(device float* out, constant float4x4& m, constant half2x3& n) {
+          out[0] = m[1][3];
+          out[1] = n[1][2];
+        }
+    """)
+    rows = np.arange(16).reshape(4, 4)
+    out, small = mpscffi.zeros(2), np.zeros((2, 4), "f2")
+    small[1, 2] = 5
+    if device.backend == "host":  # Metal does not tell the size of a matrix
+        with pytest.raises(
+            errors.ArgumentTypeError,
+            match=r"list of 16 values, expected 64 bytes.*columns.*asarray\(rows, 'float32'\).T",
+        ):
+            library.k(out, rows.ravel().tolist(), small.tobytes(), threads=1)
+        with pytest.raises(errors.ArgumentTypeError, match=r"16 bytes.*fourth number.*'float16'"):
+            library.k(out, rows.astype("f4").tobytes(), [0.0] * 6, threads=1)
+    library.k(out, np.asarray(rows, "float32").T.tobytes(), small.tobytes(), threads=1)
+    assert out.tolist() == [rows[3, 1], 5]
+
+
+def test_a_template_is_asked_for_by_an_instantiation(library: Any) -> None:
+    with pytest.raises(errors.KernelNotFoundError, match="'scale'.*it is a template.*'scale<float>'"):
+        library.scale  # noqa: B018
+
+
+@pytest.mark.parametrize("source", ["saxpy.metal", "kernels/saxpy.metal", Path("saxpy.metal")])
+def test_a_file_is_no_source(source: Any) -> None:
+    with pytest.raises(errors.Error, match=r"compile_shader: got .*saxpy\.metal.*Path\('.*saxpy\.metal'\)\.read_text"):
+        mpscffi.compile_shader(source)
+
+
+@pytest.mark.parametrize("version", [(3, 1), [3, 1], "3.1"])
+def test_language_versions(version: Any) -> None:
+    library = mpscffi.compile_shader(
+        "kernel void k(device int* x) { x[0] = __METAL_VERSION__; }", language_version=version
+    )
+    out = mpscffi.zeros(1, dtype="i4")
+    library.k(out)
+    assert out.item() == 310
+
+
+@pytest.mark.parametrize("version", ["3", "new", 3.1, (3,), (3, 1, 0), ("3", "1"), (3, -1), 3])
+def test_language_versions_that_are_none(version: Any) -> None:
+    with pytest.raises(errors.Error, match=r"language_version=.*\(3, 1\) or a text as \"3\.1\""):
+        mpscffi.compile_shader("kernel void k() {}", language_version=version)
+
+
+def test_errors_of_a_source_show_no_frames_of_the_package(library: Any) -> None:
+    for call in (
+        lambda: mpscffi.compile_shader("kernel void k(device int* x) { x[0] = what; }"),
+        lambda: library["scale<what, 1>"],
+    ):
+        with pytest.raises(errors.CompileError) as caught:
+            call()
+        files = [entry.path.name for entry in caught.traceback]
+        assert set(files[1:]) <= {Path(__file__).name, "shader.py"}
+        assert "_ffi.py" not in files

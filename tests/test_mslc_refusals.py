@@ -272,3 +272,19 @@ def test_all_that_is_refused_is_told_at_once() -> None:
         "4:12: error: kernel 'k' returns 'int': it must return void",
         f"4:42: error: static local variable 'n' {SPACE}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("thread_position_in_gird", "is unknown; did you mean 'thread_position_in_grid'?"),
+        ("thread_index_in_simd_group", "is unknown; did you mean 'thread_index_in_simdgroup'?"),
+        ("bufer(0)", "is unknown; did you mean 'buffer'?"),
+        ("amplification_id", "is not supported on the host device"),
+    ],
+)
+def test_misspelt_attributes(attribute: str, message: str) -> None:
+    name = attribute.partition("(")[0]
+    found = errors(f"kernel void k(device int *x [[{attribute}]]) {{}}")
+    assert len(found) == 1
+    assert found[0].endswith(f"error: attribute '{name}' of parameter 'x' {message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -224,10 +225,7 @@ class ParameterReader:
             elif attribute.name == "threadgroup":
                 parameter.role = f"mslc::threadgroup_buffer, {self._slot(attribute, self._threadgroups, False)}"
             elif attribute.name not in ("function_constant", "user", "maybe_unused"):
-                raise ParameterError(
-                    f"attribute '{attribute.name}' of parameter '{name}' is not supported on the host device",
-                    attribute.start,
-                )
+                raise ParameterError(_unknown_attribute(attribute.name, name), attribute.start)
         return parameter
 
     def _type_name(self, plain: list[int], name_token: int | None) -> str:
@@ -318,6 +316,12 @@ class ParameterReader:
             raise ParameterError(f"kernel '{self.function.name}' takes more than {BUFFER_SLOTS} buffers", part[0])
         self._buffers.add(slot)
         return f"{_buffer_kind(texts)}, {slot}"
+
+
+def _unknown_attribute(attribute: str, parameter: str) -> str:
+    text = f"attribute '{attribute}' of parameter '{parameter}'"
+    near = difflib.get_close_matches(attribute, [*BUILTIN_INPUTS, "buffer", "threadgroup", "function_constant"], 1, 0.8)
+    return f"{text} is unknown; did you mean '{near[0]}'?" if near else f"{text} is not supported on the host device"
 
 
 def _buffer_kind(texts: list[str]) -> str:

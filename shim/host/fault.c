@@ -232,8 +232,10 @@ static void describe_access(const host_worker *worker, host_fault *fault) {
     snprintf(fault->text, sizeof fault->text, "%s address 0x%" PRIxPTR ", which does not permit that", verb,
              trap->address);
   } else {
-    snprintf(fault->text, sizeof fault->text, "%s address 0x%" PRIxPTR ", where there is no memory", verb,
-             trap->address);
+    snprintf(fault->text, sizeof fault->text,
+             "%s address 0x%" PRIxPTR
+             ", where there is no memory; compiled with validation (validate=True, MPS_COMPILE_VALIDATE) it says where",
+             verb, trap->address);
   }
 }
 
