@@ -63,6 +63,7 @@ class Slot:
         "needs",
         "number_type",
         "offset",
+        "padded",
         "place",
         "scalar",
     )
@@ -74,6 +75,10 @@ class Slot:
         self.argument = argument
         self.scalar = SCALARS.get(data_type & 0xFF)
         self.lanes = data_type >> 8 or 1
+        #: Bytes of a vector of three that takes the room of four; 0 for other types.
+        self.padded = 0
+        if self.lanes == 3 and self.scalar is not None and argument.data_size > 3 * self.scalar.size:
+            self.padded = argument.data_size
         #: Bytes that an array must have, at least.
         self.needs: int = argument.data_size if argument.is_reference else 0
         #: The dtype of arrays that are taken without a closer look, unless for other reasons than their dtype.
@@ -115,17 +120,30 @@ class Slot:
             )
         if not array._writable and self.argument.access != "read":
             raise InvalidArgumentError(f"{self} is a read-only array, but the kernel writes to it: {HOW_TO_WRITE}")
+        if self.padded:
+            self._check_padding(array)
         if array.nbytes < self.needs:
             raise InvalidArgumentError(
                 f"{self} is an array of {array.nbytes} bytes, but the kernel reads {self.needs} of it"
             )
         if fault := dtype_fault(self.argument, self.scalar, array.dtype):
             raise ArgumentTypeError(f"{self} is an array {fault}")
-        if not self.needs:
+        if not self.needs and not self.padded:
             self.dtype = array.dtype
         # What validation allows: the block may be longer than the array that it was made for.
         whole = array if array._base is None else array._base
         self.place.length = whole._offset + whole.nbytes - array._offset
+
+    def _check_padding(self, array: Array) -> None:
+        """Refuse what can only be vectors of three elements without a gap, which the kernel would misread."""
+        rows_of_three = array.shape[-1:] == (3,) and array.itemsize % self.padded
+        if rows_of_three or array.nbytes % self.padded:
+            name = self.argument.data_type
+            raise InvalidArgumentError(
+                f"{self} is an array of shape {array.shape} and {array.nbytes} bytes, but in memory each {name} takes "
+                f"{self.padded} bytes, the room of four elements: pad the last axis to 4, or declare the parameter as "
+                f"packed_{name}"
+            )
 
     # ---- everything else
 

@@ -562,3 +562,59 @@ def test_errors_of_a_source_show_no_frames_of_the_package(library: Any) -> None:
         files = [entry.path.name for entry in caught.traceback]
         assert set(files[1:]) <= {Path(__file__).name, "shader.py"}
         assert "_ffi.py" not in files
+
+
+# ---- vectors of three
+
+DTYPE_OF = {
+    "float": "float32", "half": "float16", "int": "int32", "uint": "uint32", "short": "int16", "char": "int8",
+}  # fmt: skip
+VECTORS = """
+#include <metal_stdlib>
+using namespace metal;
+template <typename V> kernel void sums(device float* out, device const V* v, uint i [[thread_position_in_grid]]) {
+  out[i] = float(v[i].x) + 10 * float(v[i].y) + 100 * float(v[i].z);
+}
+kernel void one(device float* out, constant float3& v) { out[0] = v.x + 10 * v.y + 100 * v.z; }
+kernel void move(device float3* v, uint i [[thread_position_in_grid]]) { v[i] += 1; }
+"""
+VECTORS += "".join(
+    f'template [[host_name("{name}")]] kernel void sums<{name}>(device float*, device const {name}*, uint);\n'
+    for base in DTYPE_OF for name in (f"{base}3", f"packed_{base}3", f"{base}4")
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("base", DTYPE_OF)
+def test_vectors_of_three_are_padded_or_packed(compiled: Any, base: str) -> None:
+    kernels = compiled(VECTORS)
+    rows = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 0, 2]]).astype(DTYPE_OF[base])
+    expected = [321, 654, 987, 201]
+    out = mpscffi.full(4, -1)
+    kernels[f"packed_{base}3"](out, mpscffi.asarray(rows), threads=4)
+    assert out.tolist() == expected
+    padded = mpscffi.asarray(np.pad(rows, ((0, 0), (0, 1))))
+    for name in (f"{base}3", f"{base}4"):
+        for array in (padded, padded.reshape(-1), padded.view("int8").reshape(-1).view(DTYPE_OF[base])):
+            out.fill_(-1)
+            kernels[name](out, array, threads=4)
+            assert out.tolist() == expected
+    for wrong in (rows, rows[0], rows.reshape(2, 2, 3), rows.reshape(-1)[:7], np.repeat(rows, 4, 0)):
+        with pytest.raises(
+            mpscffi.errors.InvalidArgumentError, match=rf"'v' .*each {base}3 takes.*pad .* packed_{base}3$"
+        ):
+            kernels[f"{base}3"](out, mpscffi.asarray(wrong), threads=1)
+    assert out.tolist() == expected
+
+
+def test_vectors_of_three_in_other_places(compiled: Any) -> None:
+    kernels = compiled(VECTORS)
+    out, rows = mpscffi.full(1, -1), mpscffi.ones(4, 3)
+    for call in (lambda: kernels.move(rows, threads=4), lambda: kernels.one(out, rows[0])):
+        with pytest.raises(mpscffi.errors.InvalidArgumentError, match="packed_float3"):
+            call()
+    assert rows.tolist() == [[1] * 3] * 4
+    kernels.one(out, [1.0, 2.0, 3.0])
+    assert out.item() == 321
+    record = np.dtype({"names": ["v"], "formats": [("f4", 3)], "itemsize": 16})
+    kernels.move(mpscffi.zeros(3, dtype=record), threads=3)  # elements of 16 bytes, three of them
+    mpscffi.synchronize()
