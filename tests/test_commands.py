@@ -95,7 +95,7 @@ def test_run_of_a_template(folder: Path, capsys: Any) -> None:
     [
         ("nothing.metal saxpy", "nothing.metal"),
         ("k.metal sxpy", "no kernel 'sxpy'"),
-        ("k.metal saxpy zeros:2 wide.npy 1", "argument 1: 'wide.npy' has float64.*wide.npy:f4"),
+        ("k.metal saxpy zeros:2 wide.npy 1", "argument 1: 'wide.npy' has float64.*wide.npy:float32"),
         ("k.metal saxpy zeros:2 what 1", "argument 1: got 'what', expected"),
         ("k.metal saxpy zeros:2 x=zeros:2 b=1", "no buffer 'b': 0 y, 1 x, 2 a"),
         ("k.metal saxpy zeros:2 y=zeros:2", "slot 0 was given before"),
@@ -107,10 +107,17 @@ def test_run_of_a_template(folder: Path, capsys: Any) -> None:
         ("k.metal saxpy zeros:2 zeros:2 1 --memory x", "--memory: got 'x'"),
         ("k.metal saxpy zeros:2 zeros:2 1 --std new", "--std: got 'new'"),
         ("k.metal saxpy zeros:2 k.npy 1", "'k.npy' is no array"),
+        ("k.metal saxpy zeros:2 whole.npy 1", "argument 1: 'whole.npy' has int64.*takes float: whole.npy:float32 conv"),
+        ("k.metal saxpy zeros:2 zeros:2", "got 2 buffer arguments, expected 3"),
+        ("k.metal saxpy zeros:2:i4 zeros:2 1", "of dtype int32, but the kernel takes float"),
+        ("k.metal saxpy zeros:2 zeros:2 1 --group 5000", "1024"),
+        ("k.metal grid zeros:2x4", r"threads=\(W, H\)"),
+        ("k.metal twice zeros:2", "it is a template.*'twice<float>'"),
     ],
 )
 def test_run_with_a_wrong_command_line(folder: Path, words: str, message: str, capsys: Any) -> None:
     (folder / "k.npy").write_text("no array")
+    np.save(folder / "whole.npy", np.arange(2))
     assert main(["run", *words.split()]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("mpscffi: ")
@@ -118,19 +125,18 @@ def test_run_with_a_wrong_command_line(folder: Path, words: str, message: str, c
     assert not list(folder.glob("f.npy"))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("k.metal saxpy zeros:2 zeros:2", "got 2 buffer arguments, expected 3"),
-        ("k.metal saxpy zeros:2:i4 zeros:2 1", "of dtype int32, but the kernel takes float"),
-        ("k.metal saxpy zeros:2 zeros:2 1 --group 5000", "1024"),
-        ("broken.metal bad zeros:2", "broken.metal:2:10: error: "),
-    ],
-)
-def test_run_of_what_fails(folder: Path, words: str, message: str, capsys: Any) -> None:
+def test_run_of_what_fails(folder: Path, capsys: Any) -> None:
     (folder / "broken.metal").write_text(BROKEN)
-    assert main(["run", *words.split()]) == 1
-    assert message in capsys.readouterr().err
+    assert main("run broken.metal bad zeros:2".split()) == 1
+    assert "broken.metal:2:10: error: " in capsys.readouterr().err
+
+
+def test_run_that_saves_nothing_says_so(folder: Path, capsys: Any) -> None:
+    words = "run k.metal saxpy ones:2 ones:2 2.0".split()
+    assert main(words) == 0
+    assert capsys.readouterr().err == "mpscffi: nothing was saved: -o y=FILE.npy saves y, --print y shows it\n"
+    assert main([*words, "--print", "y"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.host_only("Metal takes validation from the environment of its process")
@@ -151,7 +157,7 @@ def test_run_with_validation(
 
 def test_run_of_a_metallib_that_is_none(folder: Path, capsys: Any) -> None:
     (folder / "m.metallib").write_bytes(b"MTLB" + bytes(100))
-    assert main("run m.metallib f".split()) == 1
+    assert main("run m.metallib f".split()) == 2
     assert capsys.readouterr().err.startswith("mpscffi: ")
 
 
@@ -185,9 +191,15 @@ def test_check(tree: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     bad = os.path.join("t", "sub, one", "bad.metal")
     assert f"{bad}:2:10: error: use of undeclared identifier 'vlaue'\n  x[0] = vlaue;\n" in out
-    assert out.splitlines()[-1] == "2 files: 1 compile, 1 do not; 3 kernels"
+    assert out.splitlines()[-1].startswith("2 files: 1 compiled, 1 failed; 3 kernels")
     assert main(["check", os.path.join("t", "good.metal"), "--build"]) == 0
-    assert capsys.readouterr().out == "1 files: 1 compile, 0 do not; 3 kernels\n"
+    assert capsys.readouterr().out == (
+        "1 file: 1 compiled, 0 failed; 3 kernels; 1 template without an instantiation, of which no kernel was built\n"
+    )
+    whole = 'template [[host_name("a")]] kernel void twice<int>(device int* y, uint i [[thread_position_in_grid]]);'
+    (tree / "good.metal").write_text(f"{SOURCE}\n{whole}")
+    assert main(["check", os.path.join("t", "good.metal"), "--build"]) == 0
+    assert capsys.readouterr().out == "1 file: 1 compiled, 0 failed; 4 kernels\n"
 
 
 def test_check_for_github(tree: Path, capsys: Any) -> None:
@@ -253,20 +265,53 @@ def test_cache(tmp_path: Path) -> None:
         )  # fmt: skip
         return run.stdout
 
-    assert command("cache") == f"{tmp_path / 'kept'}: 0 files, 0 bytes of at most {1 << 30}\n"
+    assert command("cache") == f"{tmp_path / 'kept'}: 0 files, 0 bytes of at most 1.00 GiB\n"
     command("run", "k.metal", "f", "zeros:1")
     files = int(command("cache").split(": ")[1].split()[0])
     assert files >= 3
-    assert int(command("cache", "--trim", "100000").split(", ")[1].split()[0]) <= 100_000
-    assert ": 0 files, 0 bytes" in command("cache", "--clear")
+    removed, left = command("cache", "--trim", "100000").splitlines()
+    gone = int(removed.split()[1])
+    assert 0 < gone < files
+    assert f": {files - gone} file" in left
+    removed, left = command("cache", "--clear").splitlines()
+    assert removed.startswith(f"removed {files - gone} file")
+    assert "0 bytes" not in removed
+    assert ": 0 files, 0 bytes" in left
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["run"], ["run", "k.metal"], ["cache", "--clear", "--trim", "1"]])
+@pytest.mark.parametrize("words", [["nothing"], ["run"], ["run", "k.metal"], ["cache", "--clear", "--trim", "1"]])
 def test_unknown_command_lines(words: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
     assert "usage: mpscffi" in capsys.readouterr().err
+
+
+def test_the_command_alone_shows_its_help(capsys: Any) -> None:
+    assert main([]) == 2
+    assert "mpscffi COMMAND --help" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_version(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"mpscffi {mpscffi.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["info", "demo", "run", "bench", "check", "cache", "replay"])
+def test_each_command_says_what_it_does(command: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert len(capsys.readouterr().out.split("\n\n")[1].split()) > 5  # a description
+
+
+def test_replay_of_nothing(tmp_path: Path, capsys: Any) -> None:
+    assert main(["replay", str(tmp_path / "absent.gputrace")]) == 2
+    assert "no such file" in capsys.readouterr().err
+    (tmp_path / "other.gputrace").mkdir()
+    assert main(["replay", str(tmp_path / "other.gputrace")]) == 2
+    assert "is no capture of the host device" in capsys.readouterr().err
 
 
 def test_info(capsys: Any) -> None:

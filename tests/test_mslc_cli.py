@@ -115,6 +115,18 @@ def test_generated_code(form: str, suffix: str, word: str, directory: Path) -> N
     assert word in (directory / f"one{suffix}").read_text()
 
 
+def test_an_instantiation_of_a_template(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "put.metal").write_text("template <typename T> kernel void put(device T *x) { x[0] = 7; }")
+    assert run(directory / "put.metal", "--kernel", "put<float>", "-o", directory / "put.so") == 0
+    assert is_library(directory / "put.so")
+    assert run(directory / "put.metal", "--kernel", "put") == 2
+    assert "'put' is a template: --kernel must name an instantiation, as 'put<float>'" in capsys.readouterr().err
+    assert run(directory / "put.metal") == 2
+    assert "there are: none; of the template 'put' one is 'put<float>'" in capsys.readouterr().err
+    assert run(directory / "put.metal", "--kernel", "put<what>") == 1
+    assert "put.metal:2:" in capsys.readouterr().err
+
+
 def test_macros_and_headers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = directory / "sub"
     elsewhere.mkdir()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpscffi.commands.options import UsageError
+from mpscffi.commands.options import UsageError, counted
+from mpscffi.memory.sizes import readable
 
 __all__ = ["add"]
 
@@ -29,6 +30,7 @@ def cache(given: argparse.Namespace) -> int:
     """Do it."""
     from mpscffi import shader_cache
 
+    before = shader_cache.stats()
     if given.clear:
         shader_cache.clear()
     elif given.trim is not None:
@@ -37,5 +39,11 @@ def cache(given: argparse.Namespace) -> int:
         shader_cache.set_limit(given.trim)
         shader_cache.set_limit(None)
     stats = shader_cache.stats()
-    print(f"{stats.directory or 'nowhere'}: {stats.files} files, {stats.size} bytes of at most {stats.limit}")
+    if given.clear or given.trim is not None:
+        removed = counted(before.files - stats.files, "file")
+        print(f"removed {removed}, {readable(before.size - stats.size)}")
+    print(
+        f"{stats.directory or 'nowhere'}: {counted(stats.files, 'file')}, {readable(stats.size)} of at most "
+        f"{readable(stats.limit)}"
+    )
     return 0

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mpscffi.commands.options import UsageError, add_compile_options, compile_file
+from mpscffi.commands.options import UsageError, add_compile_options, compile_file, counted
+from mpscffi.mslc.templates import idle_templates
 
 __all__ = ["add"]
 
@@ -53,16 +54,20 @@ def check(given: argparse.Namespace) -> int:
     paths = [path for root in given.paths for path in metal_files(root)]
     if not paths:
         raise UsageError(f"no .metal file below {', '.join(given.paths)}")
-    failed = kernels = skipped = 0
+    failed = kernels = skipped = templates = 0
     for path in paths:
-        names, waiting, log = _check(path, given)
+        names, waiting, open_templates, log = _check(path, given)
         kernels += names
         skipped += waiting
+        templates += open_templates
         failed += bool(log)
         if log:
             print(_annotations(path, log) if given.format == "github" else _named(path, log), flush=True)
     note = f", {skipped} of them not built as they need function constants" if skipped else ""
-    print(f"{len(paths)} files: {len(paths) - failed} compile, {failed} do not; {kernels} kernels{note}")
+    if templates:
+        note += f"; {counted(templates, 'template')} without an instantiation, of which no kernel was built"
+    files = f"{counted(len(paths), 'file')}: {len(paths) - failed} compiled, {failed} failed"
+    print(f"{files}; {counted(kernels, 'kernel')}{note}")
     return 1 if failed else 0
 
 
@@ -78,14 +83,14 @@ def metal_files(root: str) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in sorted(files) if name.endswith(".metal"))
 
 
-def _check(path: str, given: argparse.Namespace) -> tuple[int, int, str]:
-    """Return the number of kernels, how many were not built for want of constants, and the compiler's log."""
+def _check(path: str, given: argparse.Namespace) -> tuple[int, int, int, str]:
+    """Return how many kernels there are, how many lack constants, how many templates are idle, and the log."""
     from mpscffi import errors
 
     try:
         library = compile_file(path, given)
     except errors.CompileError as error:
-        return 0, 0, str(error)
+        return 0, 0, 0, str(error)
     logs, skipped = [], 0
     for name in library if given.build or given.validate else ():
         try:
@@ -96,7 +101,8 @@ def _check(path: str, given: argparse.Namespace) -> tuple[int, int, str]:
             skipped += 1
         except (errors.CompileError, errors.LimitExceededError) as error:
             logs.append(str(error) if _DIAGNOSTIC.search(str(error)) else f"{_SOURCE}:1:1: error: {error}\n")
-    return len(library), skipped, "".join(dict.fromkeys(logs))
+    idle = idle_templates(library.source or "") if "source" not in library else []
+    return len(library), skipped, len(idle), "".join(dict.fromkeys(logs))
 
 
 def _named(path: str, log: str) -> str:

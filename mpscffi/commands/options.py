@@ -12,8 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mpscffi import Array, Kernel, ShaderLibrary
+    from mpscffi.reflection import Argument
 
-__all__ = ["ARGUMENT_HELP", "Call", "UsageError", "add_compile_options", "add_kernel_options", "compile_file"]
+__all__ = [
+    "ARGUMENT_HELP",
+    "Call",
+    "UsageError",
+    "add_compile_options",
+    "add_kernel_options",
+    "compile_file",
+    "counted",
+]
 
 ARGUMENT_HELP = """\
 An ARGUMENT is for the next buffer slot of the kernel, or NAME=ARGUMENT for the parameter of that name:
@@ -24,6 +33,10 @@ An ARGUMENT is for the next buffer slot of the kernel, or NAME=ARGUMENT for the 
   2.5  7  true       a number
   [1,2,3]            a list of numbers, as for a vector
   -                  nothing, where the kernel has no such slot
+
+Nothing checks what a kernel indexes: with fewer elements in an array than it
+uses, as for a grid that is larger, it reads and writes what lies behind.
+--validate finds that, with the line.
 """
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -33,6 +46,11 @@ _DTYPES = {
     "bool": "bool", "char": "int8", "uchar": "uint8", "short": "int16", "ushort": "uint16", "int": "int32",
     "uint": "uint32", "long": "int64", "ulong": "uint64", "half": "float16", "bfloat": "bfloat16", "float": "float32",
 }  # fmt: skip
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 file", or "2 files"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 class UsageError(Exception):
@@ -189,7 +207,7 @@ class Call:
         made, file = _MADE.fullmatch(text), _FILE.fullmatch(text)
         if made:
             return self._made(slot, made[1], made[2], made[3])
-        return _from_file(file[1], file[2]) if file else value_of(text)
+        return _from_file(file[1], file[2], self._buffers.get(slot)) if file else value_of(text)
 
     def _made(self, slot: int, kind: str, shape_text: str, dtype_text: str | None) -> Array:
         import numpy as np
@@ -231,15 +249,26 @@ def _memory(texts: list[str]) -> dict[int | str, int] | None:
     return memory or None
 
 
-def _from_file(path: str, dtype: str | None) -> Array:
+def _from_file(path: str, dtype: str | None, argument: Argument | None) -> Array:
     import numpy as np
 
     import mpscffi
+    from mpscffi.matching import dtype_fault
+    from mpscffi.scalars import SCALARS
 
     try:
         values = np.load(path, allow_pickle=False)
     except ValueError as error:
         raise UsageError(f"'{path}' is no array: {error}") from None
-    if dtype is None and values.dtype == np.float64:
-        raise UsageError(f"'{path}' has float64 numbers, which Metal has not: {path}:f4 converts them")
+    if dtype is None:
+        name = argument.data_type.rstrip("234") if argument else ""
+        scalar = next((scalar for scalar in SCALARS.values() if scalar.name == name), None)
+        wanted = _DTYPES.get(name, "float32")
+        if values.dtype == np.float64:
+            raise UsageError(f"'{path}' has float64 numbers, which Metal has not: {path}:{wanted} converts them")
+        if argument is not None and dtype_fault(argument, scalar, values.dtype):
+            raise UsageError(
+                f"'{path}' has {values.dtype} numbers, and the kernel takes {argument.data_type}: {path}:{wanted} "
+                "converts them"
+            )
     return mpscffi.asarray(values, dtype=dtype)

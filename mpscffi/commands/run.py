@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from mpscffi.commands.options import ARGUMENT_HELP, Call, UsageError, add_kernel_options
@@ -43,6 +44,10 @@ def run(given: argparse.Namespace) -> int:
     mpscffi.synchronize()
     print(f"{call.kernel.name}: {duration(start.elapsed_time(end) * 1e-3)} on {mpscffi.current_device().name}")
     _save(call, outputs)
+    written = [call.name(slot) for slot in call.written()]
+    if written and not outputs and not shown:
+        name = written[0]
+        print(f"mpscffi: nothing was saved: -o {name}=FILE.npy saves {name}, --print {name} shows it", file=sys.stderr)
     for slot in shown:
         print(f"{call.name(slot)} = {call.arrays[slot].numpy()}")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from . import provider
 from .diagnostics import renamed
 from .options import MATH_MODES, Options
+from .templates import instantiated, kernel_templates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,6 +190,11 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
     if base:
         options = Options(options.math_mode, options.defines, (base, *options.include_dirs), options.language_version)
     listing = provider.check(source, options)
+    if given.kernel is not None and given.kernel not in listing.kernels:
+        made = instantiated(source, given.kernel)
+        if made is not None:
+            source, given.kernel = made
+            listing = provider.check(source, options)
     if given.list:
         sys.stdout.write(listing.text())
         return
@@ -196,7 +202,7 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
         constants = _constants(given, listing)
         _write(given, stem, lambda output: provider.program(source, options).build_all(constants, output))
         return
-    kernel, constants = _kernel(given, listing), _constants(given, listing)
+    kernel, constants = _kernel(given, listing, kernel_templates(source)), _constants(given, listing)
     if given.emit:
         program = provider.program(source, options)
         _emit(given, stem, lambda output: program.emit(kernel, constants, given.emit, output))
@@ -239,14 +245,19 @@ def _compile_metallib(given: argparse.Namespace, data: bytes, stem: str) -> None
         _write(given, stem, lambda output: shutil.copyfile(metallib.build(data, kernel, constants), output))
 
 
-def _kernel(given: argparse.Namespace, listing: provider.Listing) -> str:
+def _kernel(given: argparse.Namespace, listing: provider.Listing, templates: Sequence[str] = ()) -> str:
     """Return the kernel that is meant."""
     if given.kernel is not None:
+        if given.kernel in templates and given.kernel not in listing.kernels:
+            raise provider.RequestError(
+                f"'{given.kernel}' is a template: --kernel must name an instantiation, as '{given.kernel}<float>'"
+            )
         return str(given.kernel)
     if len(listing.kernels) != 1:
         names = ", ".join(listing.kernels[:_SHOWN]) or "none"
         more = f" and {len(listing.kernels) - _SHOWN} more" if len(listing.kernels) > _SHOWN else ""
-        raise provider.RequestError(f"--kernel must say which kernel; there are: {names}{more}")
+        hint = f"; of the template '{templates[0]}' one is '{templates[0]}<float>'" if templates else ""
+        raise provider.RequestError(f"--kernel must say which kernel; there are: {names}{more}{hint}")
     return listing.kernels[0]
 
 

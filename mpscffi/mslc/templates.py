@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["instantiated", "kernel_templates"]
+__all__ = ["idle_templates", "instantiated", "kernel_templates"]
 
 _INSTANTIATION = re.compile(r"\s*([A-Za-z_]\w*(?:::\w+)*)\s*<([^;{}\"'\\\n]*)>\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -16,6 +16,12 @@ _TEMPLATE = re.compile(
 def kernel_templates(source: str) -> list[str]:
     """Return the names of the kernel templates that a source defines, in order."""
     return list(dict.fromkeys(_TEMPLATE.findall(_COMMENT.sub(" ", source))))
+
+
+def idle_templates(source: str) -> list[str]:
+    """Return the names of kernel templates that nothing else in the source names: there is no kernel of them."""
+    text = _COMMENT.sub(" ", source)
+    return [name for name in kernel_templates(source) if len(re.findall(rf"\b{name}\b", text)) == 1]
 
 
 def instantiated(source: str, name: str) -> tuple[str, str] | None:
