@@ -12,6 +12,7 @@ from test_mslc_split import BARRIER, FIBERS, SIZES, results, text_of
 import mpscffi
 from mpscffi.mslc import provider
 from mpscffi.mslc.gang import NotGangedError, ganged
+from mpscffi.mslc.gang.sizes import Sizes
 
 KERNELS = int(os.environ.get("MPSCFFI_TEST_KERNELS", "10"))
 
@@ -44,6 +45,20 @@ GANGED = {
     "an array of each thread": f"""uint mine[6]; for (uint k = 0; k < 6; k++) {{ mine[k] = t * k; }} {MEET}
   mine[t % 6] += 7; mine[(t + n) % 6] ^= 5; {MEET}
   out[i] = mine[0] + 3 * mine[lane % 6] + simd_sum(mine[5]);""",
+    "an array that is aligned as its size is not": f"""uint mine[5] = {{1, 2, 3, 4, 5}}; {MEET} mine[t % 5] += t; {MEET}
+  out[i] = mine[0] + mine[1] * 3 + mine[2] * 5 + mine[3] * 7 + mine[4] * 11;""",
+    "a variable with an alignment of its own": f"""struct alignas(64) Three {{ uint at[3]; }};
+  Three a = {{{{n, t, 2}}}}, b = a; alignas(32) uint c[9]; for (uint k = 0; k < 9; k++) {{ c[k] = k * n + t; }} {MEET}
+  a.at[t % 3] += t; b.at[(t + 1) % 3] = 3; c[t % 9] += 5; {MEET} Three d = t & 1 ? a : b;
+  out[i] = d.at[0] + d.at[1] * 3 + d.at[2] * 5 + c[0] + c[1] * 2 + c[8];""",
+    "structs with gaps": f"""struct Inner {{ uchar a; float4 b; uchar c; }};
+  struct Outer {{ uchar x; Inner at[2]; uchar y; }};
+  Outer mine[3]; float3 next[5]; for (uint k = 0; k < 5; k++) {{ next[k] = float3(t, k, 2); }}
+  for (uint k = 0; k < 3; k++) {{ mine[k] = Outer{{uchar(t), {{{{3, float4(t), 4}}, {{5, float4(k), 6}}}}, uchar(k)}}; }}
+  {MEET}
+  mine[t % 3].y += 1; mine[(t + 1) % 3].at[t % 2].b.z += t; next[t % 5].x += 1; {MEET} float sum = 0;
+  for (uint k = 0; k < 3; k++) {{ sum = sum * 2 + mine[k].x + mine[k].at[0].b.z + mine[k].at[1].b.z + mine[k].at[0].a
+    + mine[k].at[1].c * 3 + mine[k].y * 5 + next[k].x + next[k + 1].y + next[k + 2].z; }} out[i] = sum;""",
     "votes": f"""{MEET} out[i] = simd_any(in[i] > 1) + 2 * simd_all(in[i] > -1) + simd_is_first() * 4
   + popcount(uint(ulong(simd_active_threads_mask()))) * 8 + (uint(ulong(simd_ballot(in[i] > 0))) >> 8)
   + quad_any(in[i] > 1);""",
@@ -182,6 +197,18 @@ def test_random_kernels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(NotGangedError, match="no such function"):
         ganged("define void @other() {\n  ret void\n}\n", "@thread", "gang")
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("i1", 1), ("i24", 4), ("i128", 16), ("<3 x float>", 16), ("<3 x i8>", 4), ("<9 x half>", 32), ("<5 x i1>", 1),
+        ("[4 x <3 x float>]", 64), ("{ i8, <4 x float>, i8 }", 48), ("<{ i8, <4 x float>, i8 }>", 18), ("{}", 0),
+        ("{ i8, { i8, i64 }, i8 }", 32), ("[3 x %struct.Pair]", 36), ("{ [5 x i32], [0 x <16 x i8>] }", 32),
+    ],
+)  # fmt: skip
+def test_sizes_are_those_of_llvm(kind: str, size: int) -> None:
+    assert Sizes(["%struct.Pair = type { %struct.Inner, i32 }", "%struct.Inner = type { i32, i16 }"]).of(kind) == size
 
 
 def test_private_memory_beyond_the_limit_is_left_to_fibers() -> None:

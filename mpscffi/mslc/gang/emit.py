@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..air.module import split_list
 from .code import NotGangedError, renamed_registers
 from .sizes import Sizes
 from .uniformity import BARRIER, LANE, THREAD
@@ -21,6 +22,7 @@ LANES = 32
 _BIG_BYTES = 64
 _FRAME_BYTES = 768
 SCRATCH_BYTES = 3584
+_PLACES_ALIGNED_TO = 64
 # What a lane's value is made of if it is made anew where it is needed, and so stays a plain function of the lane.
 _CHEAP = frozenset("add sub mul shl lshr ashr and or xor icmp select trunc zext sext ptrtoint getelementptr".split())
 PARAMETERS = (
@@ -76,18 +78,28 @@ class Gang:
             self.definitions[item.result] = item
             self.unit_of[item.result] = unit
             if item.opcode == "alloca":
-                match = re.fullmatch(r"alloca (.*?)(?:, align \d+)?", item.text)
-                if match is None or re.search(r", i\d+ ", match[1]):
-                    raise NotGangedError("a variable of unknown size")
-                self.variables[item.result] = match[1]
-                self._make_place(f"{item.result}.lanes", match[1])
+                kind = self._variable_type(item)
+                self.variables[item.result] = kind
+                self._make_place(f"{item.result}.lanes", kind)
+
+    def _variable_type(self, item: Instruction) -> str:
+        """Return the type of a lane's variable: as many bytes as put those of all lanes at the places LLVM expects."""
+        match = re.fullmatch(r"alloca (.*?)(?:, align (\d+))?", item.text)
+        if match is None or split_list(match[1])[1:]:
+            raise NotGangedError("a variable of unknown size")
+        kind, alignment = match[1], int(match[2] or 1)
+        if alignment > _PLACES_ALIGNED_TO:
+            raise NotGangedError("a variable of too great an alignment")
+        if self._sizes.of(kind) % alignment == 0:
+            return kind
+        return f"{{ {kind}, [0 x <{alignment} x i8>] }}"
 
     def _make_place(self, name: str, kind: str) -> None:
         """Find room for a value of each lane."""
         size = self._sizes.of(kind)
-        if not kind.startswith("[") and size <= _BIG_BYTES and self._frame_bytes + size <= _FRAME_BYTES:
+        if not kind.startswith(("[", "{ [")) and size <= _BIG_BYTES and self._frame_bytes + size <= _FRAME_BYTES:
             self._frame_bytes += size
-            self._entry.append(f"  {name} = alloca [{LANES} x {kind}], align 64")
+            self._entry.append(f"  {name} = alloca [{LANES} x {kind}], align {_PLACES_ALIGNED_TO}")
             return
         self._scratch_bytes += (size + 15) // 16 * 16
         if self._scratch_bytes > SCRATCH_BYTES:
@@ -261,12 +273,13 @@ class UnitWriter:
         if unit.is_first:
             self._begin_block(block.phis())
         has_effect = False
+        is_once = unit.block not in self._gang.uniformity.split_blocks  # by each lane, and not in a loop of its own
         for item in unit.instructions:
             if item is block.terminator:
                 break
             if _is_dropped(item):
                 continue
-            is_shared_load = item.opcode == "load" and not has_effect and item.result not in self._varying
+            is_shared_load = is_once and item.opcode == "load" and not has_effect and item.result not in self._varying
             self._instruction(item, self._gang.uniformity.is_pure(item) or is_shared_load)
             has_effect = has_effect or (
                 item.opcode in ("store", "call", "atomicrmw", "cmpxchg", "fence")
