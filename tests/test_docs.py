@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import doctest
 import re
 from pathlib import Path
@@ -27,6 +28,14 @@ def test_examples_give_what_they_show(page: Path, device: mpscffi.Device) -> Non
     failed, _ = doctest.DocTestRunner(optionflags=flags).run(test, out=report.append)
     mpscffi.set_per_process_memory_fraction(1.7)
     assert not failed, "".join(report)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_can_be_pasted(page: Path) -> None:
+    """Into a prompt, which takes a block for finished at an empty line alone."""
+    for text in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+        for example in doctest.DocTestParser().get_examples(text, page.name):
+            assert codeop.compile_command(example.source.removesuffix("\n")) is not None, example.source
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
