@@ -33,9 +33,9 @@ def test_examples_give_what_they_show(page: Path, device: mpscffi.Device) -> Non
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_can_be_pasted(page: Path) -> None:
     """Into a prompt, which takes a block for finished at an empty line alone."""
-    for text in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
-        for example in doctest.DocTestParser().get_examples(text, page.name):
-            assert codeop.compile_command(example.source.removesuffix("\n")) is not None, example.source
+    for lines in re.findall(r"^>>> .*(?:\n\.\.\.(?: .*)?)*$", page.read_text(encoding="utf-8"), re.M):
+        source = "\n".join(line[4:] for line in lines.split("\n"))
+        assert codeop.compile_command(source) is not None, source
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -195,6 +195,15 @@ def test_by_default_they_go_to_logging(device: mpscffi.Device, caplog: pytest.Lo
     assert record.getMessage().endswith("broken: 4")
 
 
+def test_notices_have_a_level_with_a_name(device: mpscffi.Device, caplog: pytest.LogCaptureFixture) -> None:
+    mpscffi.set_shader_log()
+    with caplog.at_level(logging.DEBUG, logger="mpscffi.shader"):
+        mpscffi.compile_shader(f'{HEAD}kernel void k() {{ os_log_default.log("plain"); }}').k(threads=1)
+        mpscffi.synchronize()
+    (record,) = [record for record in caplog.records if record.name == "mpscffi.shader"]
+    assert (record.levelno, record.levelname) == (25, "NOTICE")
+
+
 SCRIPT = '''
 import mpscffi
 source = """
