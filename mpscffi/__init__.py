@@ -57,7 +57,7 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from typing import Any
 
-    from mpscffi import profiler, random, shader_cache
+    from mpscffi import profiler, random, replay, shader_cache
     from mpscffi.adopt import from_file, from_numpy, from_pointer
     from mpscffi.array import Array
     from mpscffi.bit_generator import BitGenerator
@@ -165,6 +165,7 @@ __all__ = [
     "record",
     "record_memory_history",
     "remove_allocation_failure_callback",
+    "replay",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "save_memory_snapshot",
@@ -203,6 +204,7 @@ _LAZY = {
     ),
     **dict.fromkeys(("Graph", "GraphNode", "record"), "mpscffi.graph"),
     "profiler": "mpscffi.profiler",
+    "replay": "mpscffi.replay",
     "shader_cache": "mpscffi.shader_cache",
     "Kernel": "mpscffi.kernel",
     **dict.fromkeys(("ShaderLibrary", "compile_shader", "load_metallib"), "mpscffi.shader"),
@@ -230,7 +232,9 @@ def get_library() -> str:
 def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
-        raise AttributeError(f"module 'mpscffi' has no attribute {name!r}")
+        from mpscffi._elsewhere import hint
+
+        raise AttributeError(f"module 'mpscffi' has no attribute {name!r}{hint(name)}")
     from importlib import import_module
 
     value: Any = import_module(module)
@@ -241,4 +245,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

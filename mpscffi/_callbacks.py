@@ -10,8 +10,10 @@ import itertools
 import os
 import threading
 import time
+from types import FunctionType
 
 from mpscffi._ffi import ffi, lib
+from mpscffi.errors import ArgumentTypeError
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpscffi.stream import Stream
 
-__all__ = ["ReleaseFunction", "callbacks_left", "discard", "due", "exit_deadline", "keep", "register"]
+__all__ = ["ReleaseFunction", "callbacks_left", "check_callable", "discard", "due", "exit_deadline", "keep", "register"]
 
 #: How long the interpreter's exit waits for work and callbacks that are still to come.
 EXIT_SECONDS = 1.0
@@ -72,6 +74,29 @@ class _Running(threading.local):
 
 
 _running = _Running()
+
+
+def check_callable(function: object, count: int, name: str) -> None:
+    """Refuse what cannot be called with so many arguments, now rather than on a thread where nobody hears of it."""
+    if not callable(function):
+        raise ArgumentTypeError(f"{name}: got {type(function).__name__}, expected a callable")
+    if isinstance(function, FunctionType):
+        code = function.__code__
+        if code.co_argcount == count and not code.co_kwonlyargcount:
+            return  # the usual case, which needs no look at the signature
+    from inspect import signature
+
+    try:
+        parameters = signature(function)
+    except (TypeError, ValueError):
+        return  # some functions in C do not tell
+    try:
+        parameters.bind(*[None] * count)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{name}: got {function!r}, expected a callable that takes {count or 'no'} argument{'s' * (count != 1)}: "
+            f"{error}"
+        ) from None
 
 
 def register(stream: Stream | None, function: Callable[..., object]) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from mpscffi._callbacks import ReleaseFunction, discard, due, keep
+from mpscffi._callbacks import ReleaseFunction, check_callable, discard, due, keep
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._warning import outside
 from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _sizes, array_over
@@ -177,8 +177,8 @@ def from_pointer(
         raise ArgumentTypeError(
             f"from_pointer: got an address of type {type(address).__name__}, expected an integer"
         ) from None
-    if release is not None and not callable(release):
-        raise ArgumentTypeError(f"from_pointer: got a release of type {type(release).__name__}, expected a callable")
+    if release is not None:
+        check_callable(release, 0, "from_pointer: release")
     sizes = _sizes((shape,), "from_pointer")
     element = device_dtype(dtype)
     _check_layout(sizes, element, "from_pointer")

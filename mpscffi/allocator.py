@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from mpscffi import device as _device
+from mpscffi._callbacks import check_callable
 from mpscffi.device import Device, current_device
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.source import DriverMemory
@@ -207,15 +208,10 @@ def add_allocation_failure_callback(function: Callable[[int], object]) -> None:
     Parameters
     ----------
     function : callable
-        Called with the bytes that are wanted, on the thread that wants them. It may drop arrays; what it raises is
-        raised by the allocation.
+        Called with the bytes that are wanted, on the thread that wants them. It may drop arrays. What it raises
+        becomes a RuntimeWarning, and the cause of the OutOfMemoryError if nothing else makes room.
     """
-    from mpscffi.errors import ArgumentTypeError
-
-    if not callable(function):
-        raise ArgumentTypeError(
-            f"add_allocation_failure_callback: got {type(function).__name__}, expected a function of one integer"
-        )
+    check_callable(function, 1, "add_allocation_failure_callback")
     allocator_of(current_device()).failure_callbacks.append(function)
 
 

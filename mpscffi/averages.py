@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 from mpscffi._table import table
-from mpscffi.errors import InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 from mpscffi.tracing import COMMANDS, Record
 
 __all__ = ["Average", "KeyAverages", "averages"]
@@ -149,6 +150,10 @@ class KeyAverages(Sequence[Average]):
         """
         if sort_by not in _COLUMNS:
             raise InvalidArgumentError(f"table: got sort_by={sort_by!r}, expected one of {', '.join(_COLUMNS)}")
+        try:
+            row_limit = operator.index(row_limit)
+        except TypeError:
+            raise ArgumentTypeError(f"table: got row_limit={row_limit!r}, expected an int") from None
         rows = sorted(self._rows, key=attrgetter(sort_by), reverse=sort_by not in ("key", "kind"))
         shown = rows if row_limit < 0 else rows[:row_limit]
         lines = [[_cell(getattr(row, name)) for name in _COLUMNS] for row in shown]

@@ -244,7 +244,7 @@ class Recording(Stream):
     def _signal_fence(self) -> tuple[Handle, int]:
         self.refuse("waiting for a stream")
 
-    def _register(self, function: object, name: str) -> Any:
+    def _register(self, function: object, count: int, name: str) -> Any:
         self.refuse(f"{name}()")
 
     def _kernel_messages(self) -> Array:
@@ -464,6 +464,11 @@ class Graph(ProcessBound):
         """
         self._check_ready()
         place = self._place(index)
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise ArgumentTypeError(
+                f"update: got arguments of type {type(arguments).__name__}, expected a mapping by slot or name, as "
+                "{0: x}, or names, as x=x"
+            )
         with self._lock:
             before = self._entries[place]
             # The call is made again, into a recording of its own: so it is checked in the same way.

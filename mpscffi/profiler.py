@@ -36,6 +36,11 @@ __all__ = [
     "stop",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _MODES = {
     "interval": lib.MPS_TRACE_SIGNPOST_INTERVALS,
     "event": lib.MPS_TRACE_SIGNPOST_EVENTS,

@@ -59,6 +59,11 @@ __all__ = [
     "set_rng_state",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 #: Threads of one launch: positions in a grid are numbers of 32 bits.
 _LAUNCH = 1 << 30
 #: Up to here a permutation is shuffled by one thread, and from there on sorted.

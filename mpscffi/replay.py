@@ -23,6 +23,11 @@ from mpscffi.stream import current_stream, wait_in_slices
 
 __all__ = ["Bundle", "Difference", "Outcome", "cut", "reading", "replay"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 FORMAT = 1
 LIST = "commands.jsonl"
 #: Suffix of kernel libraries, which are machine code of the host device.

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheStats", "clear", "set_limit", "stats"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _libraries: WeakValueDictionary[tuple[Any, ...], ShaderLibrary] = WeakValueDictionary()
 _hits = 0
 

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from mpscffi._callbacks import check_callable
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
+from mpscffi.errors import InvalidArgumentError
 
 __all__ = ["ShaderMessage", "set_shader_log"]
 
@@ -64,8 +65,8 @@ def set_shader_log(handler: Handler | None = None, *, level: str = "debug", buff
         counted, and the number told.
     """
     global _handler, _installed
-    if handler is not None and not callable(handler):
-        raise ArgumentTypeError(f"handler: got {handler!r}, expected a callable or None")
+    if handler is not None:
+        check_callable(handler, 1, "set_shader_log: handler")
     if level not in _LEVELS:
         raise InvalidArgumentError(f"level: got {level!r}, expected one of {', '.join(_LEVELS)}")
     if not isinstance(buffer_size, int) or not 1 << 10 <= buffer_size <= 1 << 30:

@@ -11,7 +11,7 @@ import time
 import weakref
 
 from mpscffi import device as _device
-from mpscffi._callbacks import _running, callbacks_left, discard, exit_deadline, register
+from mpscffi._callbacks import _running, callbacks_left, check_callable, discard, exit_deadline, register
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
@@ -137,9 +137,11 @@ class Stream(ProcessBound):
                 f"Stream: got priority {priority}, expected 0: neither Metal's compute queues nor the host device's "
                 "have another"
             )
+        if label is not None and not isinstance(label, str):
+            raise ArgumentTypeError(f"Stream: got a label of type {type(label).__name__}, expected a str or None")
         self.device = device or current_device()
         self.label = label or f"stream {next(_numbers)}"
-        text = ffi.new("char[]", self.label.encode())
+        text = ffi.new("char[]", self.label.encode(errors="replace"))
         desc = ffi.new("mps_queue_desc *", {"struct_size": ffi.sizeof("mps_queue_desc"), "label": text})
         out = ffi.new("mps_queue **")
         check(lib.mps_queue_create(self.device._pointer, desc, out))
@@ -303,7 +305,7 @@ class Stream(ProcessBound):
             Called without arguments on a thread of the library's. It may use everything but waits for this stream. What
             it raises is raised by the stream's next wait.
         """
-        user = self._register(function, "add_callback")
+        user = self._register(function, 0, "add_callback")
         self._take(user, lib.mps_queue_callback(self._pointer, lib.mpscffi_callback, user))
 
     def add_scheduled_handler(self, function: Callable[[CommandInfo], object]) -> None:
@@ -315,12 +317,11 @@ class Stream(ProcessBound):
         self._add_handler(lib.MPS_HANDLER_COMPLETED, function, "add_completed_handler")
 
     def _add_handler(self, kind: int, function: Callable[[CommandInfo], object], name: str) -> None:
-        user = self._register(function, name)
+        user = self._register(function, 1, name)
         self._take(user, lib.mps_queue_add_handler(self._pointer, kind, lib.mpscffi_handler, user))
 
-    def _register(self, function: Callable[..., object], name: str) -> Any:
-        if not callable(function):
-            raise ArgumentTypeError(f"{name}: got {type(function).__name__}, expected a callable")
+    def _register(self, function: Callable[..., object], count: int, name: str) -> Any:
+        check_callable(function, count, name)
         return register(self, function)
 
     @staticmethod

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,9 @@ def test_reports(device: mpscffi.Device) -> None:
 
 
 def test_all_public_names_exist() -> None:
+    assert sorted([*mpscffi.__all__, "__version__"]) == dir(mpscffi)
+    for module in (mpscffi.errors, mpscffi.profiler, mpscffi.random, mpscffi.replay, mpscffi.shader_cache):
+        assert dir(module) == sorted(module.__all__)
     for name in mpscffi.__all__:
         assert getattr(mpscffi, name) is not None
         assert name in dir(mpscffi)
@@ -141,3 +147,24 @@ def test_a_kernel_from_the_cache_needs_little(device: mpscffi.Device, python: An
     """
     python(script, MPSCFFI_DEVICE=device.backend)
     assert python(script, MPSCFFI_DEVICE=device.backend).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("name", "where"), [
+    ("OutOfMemoryError", "mpscffi.errors.OutOfMemoryError"), ("randperm", "mpscffi.permutation"),
+    ("arange", "mpscffi.asarray"), ("zeros_like", "mpscffi.zeros"), ("float32", "numpy.float32"),
+    ("metal_capture", "mpscffi.profiler.metal_capture"), ("memory_allocated", "mpscffi.current_allocated_memory"),
+])  # fmt: skip
+def test_names_that_are_elsewhere(name: str, where: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}': use {where}"):
+        getattr(mpscffi, name)
+
+
+def test_hints_name_what_there_is() -> None:
+    from mpscffi._elsewhere import _ELSEWHERE, hint
+
+    for name in _ELSEWHERE:
+        assert not hasattr(mpscffi, name)
+        for path in re.findall(r"\b(?:mpscffi|numpy)(?:\.\w+)+", hint(name)):
+            module, *rest = path.split(".")
+            assert functools.reduce(getattr, rest, sys.modules[module])
+    assert hint("nothing_of_the_kind") == ""

@@ -559,6 +559,11 @@ def test_misuse(kernels: Any) -> None:
             graph[index]  # type: ignore[index]
     with pytest.raises(IndexError, match="index 1 is out of range: there are 0"):
         graph.update(1)
+    x = ints(1)
+    with mpscffi.record() as one:
+        kernels.add(x, 1)
+    with pytest.raises(errors.ArgumentTypeError, match="arguments of type int, expected a mapping"):
+        one[0].set(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a Device"):
         mpscffi.record("host")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pickle or copy"):

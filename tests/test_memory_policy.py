@@ -384,6 +384,24 @@ def test_a_callback_makes_room() -> None:
     assert memory.calls == []
 
 
+def test_a_callback_that_fails_does_not_hide_that_there_is_no_room() -> None:
+    allocator, _ = made(high=1.0, recommended=64 * MIB)
+    called: list[int] = []
+    allocator.failure_callbacks += [lambda size: [][size], called.append]
+    held = allocator.take(60 * MIB)
+    with (
+        pytest.warns(RuntimeWarning, match="callback.*IndexError") as warned,
+        pytest.raises(OutOfMemoryError) as caught,
+    ):
+        allocator.take(30 * MIB)
+    assert isinstance(caught.value.__cause__, IndexError)
+    assert warned[0].filename == __file__
+    assert called == [30 * MIB]
+    give(held)
+    with pytest.warns(RuntimeWarning, match="IndexError"):
+        assert allocator.take(62 * MIB).size == 62 * MIB
+
+
 def test_the_limit_counts_what_is_really_taken() -> None:
     """A heap of the tier would be beyond the limit, the block is not."""
     allocator, memory = made(high=1.0, recommended=100 * MIB)

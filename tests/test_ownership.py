@@ -288,7 +288,7 @@ def test_pointers_that_are_refused_are_not_released(foreign: Foreign) -> None:
         (("0x4000", 4096), {}, "address of type str"),
         ((1.5, 4096), {}, "address of type float"),
         ((foreign.address, 4096, "float64"), {}, "float64"),
-        ((foreign.address, 4096), {"release": 3}, "release of type int"),
+        ((foreign.address, 4096), {"release": 3}, "release: got int"),
         ((foreign.address, 4096), {"length": 16384.0}, "length of type float"),
     ):
         with pytest.raises(TypeError, match=text):

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,32 @@ def test_callbacks_that_are_none() -> None:
     for add in (stream.add_callback, stream.add_scheduled_handler, stream.add_completed_handler):
         with pytest.raises(TypeError, match="expected a callable"):
             add(3)  # type: ignore[operator]
+
+
+def test_callbacks_of_other_arguments() -> None:
+    stream = mpscffi.Stream()
+    with pytest.raises(errors.ArgumentTypeError, match=r"add_callback: got <.*takes no arguments: missing"):
+        stream.add_callback(lambda info: None)  # type: ignore[misc]
+    for add in (stream.add_scheduled_handler, stream.add_completed_handler):
+        with pytest.raises(errors.ArgumentTypeError, match=r"handler: got <.*takes 1 argument: too many"):
+            add(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentTypeError, match=r"takes 1 argument"):
+        mpscffi.add_allocation_failure_callback(lambda: 1)  # type: ignore[misc]
+    with pytest.raises(errors.ArgumentTypeError, match=r"set_shader_log: handler.*takes 1 argument"):
+        mpscffi.set_shader_log(lambda: None)  # type: ignore[arg-type]
+    seen: list[object] = []
+    stream.add_callback(lambda *rest, more=1: seen.append(rest))
+    stream.add_callback(seen.clear)
+    stream.add_callback(partial(seen.append, 3))
+    stream.add_completed_handler(str)
+    stream.synchronize()
+    assert seen == [3]
+
+
+def test_labels_of_another_type() -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="label of type int, expected a str"):
+        mpscffi.Stream(label=3)  # type: ignore[arg-type]
+    assert mpscffi.Stream(label="\ud800").label == "\ud800"
 
 
 def test_a_thousand_callbacks() -> None:

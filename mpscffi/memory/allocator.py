@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import warnings
 
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory import sizes
@@ -292,20 +293,27 @@ class Allocator:
         block = self._attempt(size_class, host_bound)
         if block is None:
             self.tally.retries += 1
-            for step in self.STEPS:
-                self.tell(step.__name__.strip("_"), None, size)
-                step(self, size_class)
-                block = self._attempt(size_class, host_bound)
-                if block is not None:
-                    break
-            else:
-                self.tally.failures += 1
-                self.tell("out_of_memory", None, size)
-                raise OutOfMemoryError(self._explain(size_class))
+            block = self._make_room(size, size_class, host_bound)
         block.home.taken += 1
         if self.watchers:
             self.tell("allocate", block, size)
         return block
+
+    def _make_room(self, size: int, size_class: SizeClass, host_bound: bool) -> HeapBlock:
+        """Give out a block once one of the steps has got memory back."""
+        failure: Exception | None = None
+        for step in self.STEPS:
+            self.tell(step.__name__.strip("_"), None, size)
+            try:
+                step(self, size_class)
+            except Exception as error:  # a callback's: the caller is to hear of the memory first
+                failure = failure or error
+            block = self._attempt(size_class, host_bound)
+            if block is not None:
+                return block
+        self.tally.failures += 1
+        self.tell("out_of_memory", None, size)
+        raise OutOfMemoryError(self._explain(size_class)) from failure
 
     def _attempt(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
         with self.lock:
@@ -654,8 +662,18 @@ class Allocator:
     # ---- making room
 
     def _run_callbacks(self, size_class: SizeClass) -> None:
+        failures = []
         for callback in list(self.failure_callbacks):
-            callback(size_class.size)
+            try:
+                callback(size_class.size)
+            except Exception as error:
+                failures.append(error)
+        for failure in failures:
+            from mpscffi._warning import outside
+
+            warnings.warn(f"a callback for failed allocations raised {failure!r}", RuntimeWarning, stacklevel=outside())
+        if failures:
+            raise failures[0]
 
     def _release_pool(self, size_class: SizeClass) -> None:
         with self.lock:
