@@ -16,7 +16,7 @@ from mpscffi._handle import Handle, ProcessBound
 from mpscffi.arguments import Slot
 from mpscffi.array import Array
 from mpscffi.device import Device
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, LimitExceededError
+from mpscffi.errors import ArgumentTypeError, CompileError, InvalidArgumentError, LimitExceededError
 from mpscffi.function_constants import constant_values
 from mpscffi.reflection import Argument, reflect, signature
 from mpscffi.source import Source
@@ -268,6 +268,8 @@ class Kernel(ProcessBound):
         out = ffi.new("mps_pipeline **")
         try:
             _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, out))
+        except CompileError as error:
+            raise error.with_traceback(None) from None
         except InvalidArgumentError as error:
             missing = _MISSING_CONSTANT.search(str(error))
             if missing is None:

@@ -161,6 +161,11 @@ def test_kernels(source: str, message: str) -> None:
         ("struct S { S(const S &) = delete; };", "3:14: error: reference type must"),
         ("typedef void *handle;", "3:9: error: pointer type must"),
         ("void f(atomic_uint *x) {}", "3:8: error: pointer type must"),
+        ("kernel void k(vec<float, 4> *x) {}",
+         "3:15: error: pointer type must have an explicit address space, as in 'device vec<float, 4> *'"),
+        ("kernel void k(metal::array<half2, 3> &x) {}", "3:15: error: reference type must"),
+        ("using Number = const float;\nkernel void k(Number *x) {}", "4:15: error: pointer type must"),
+        ("struct P { int n; };\ntypedef P Other;\nvoid f(Other &x) {}", "5:8: error: reference type must"),
         ("template <typename T> T f(T x) { float &y = x; return y; }", "3:34: error: reference type must"),
     ],
 )  # fmt: skip
@@ -176,13 +181,16 @@ struct S { int n; device float *x; float constant *y; thread S &operator=(thread
 struct Size { uint n; }; struct Other { uint Size; };
 template <typename Size> uint product(Size a, Size b) { return a * b; }
 template <typename T> void fill(T x, volatile coherent(device) device float *y) { auto *p = x; auto &q = *p; q = y[0]; }
-typedef device float *Pointer;
+typedef device float *Pointer; using Shared = threadgroup float; typedef uint Count;
+template <typename T> void sum(thread T &x, thread vec<T, 4> *y, Shared *z) { vec<float, 4> Number = 0; y[0].x = x; }
+template <typename Count> Count product(Count a, int b, constant Count &c) { Count *d = 0; return d ? a * b : c; }
 int twice(thread int &x, Pointer, thread const packed_float3 *z) { return x * 2; }
 kernel void k(device S *s, constant uint &n, device float *x, uint i [[thread_position_in_grid]]) {
   Other Other; Other.Size = n; int a = int(n) & int(sizeof(S) * n);
   thread int *p = &a; threadgroup float *shared = 0; device float *y = x, *z = y;
   Size size{n}; uint Weight = size.n * Other.Size; Weight *= n; bool is_same = is_same_v<float *, int *>;
-  y[i] = *(device const float *)z + float(twice(*p, x, 0)) + product(n, Weight) + is_same + (shared != 0);
+  thread int4 *v = 0; if (a > *p && vec<int, 4>(a).x > *p) { a = a < 3 ? 1 : a > *p; }
+  y[i] = *(device const float *)z + float(v != 0) + float(twice(*p, x, 0)) + product(n, Weight) + is_same + (shared != 0);
 }
 """
     assert errors(source) == []

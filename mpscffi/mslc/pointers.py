@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .kernels import ADDRESS_SPACES
-from .tokens import IDENTIFIER
+from .tokens import IDENTIFIER, NUMBER
 
 if TYPE_CHECKING:
     from .declarations import Attributes, Declarations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SCALARS = r"bool|u?char|u?short|u?int|u?long|half|bfloat|float|size_t|ptrdiff_t|unsigned|signed|u?int(?:8|16|32|64)_t"
 VALUE_TYPE = re.compile(rf"(?:packed_)?(?:{_SCALARS})(?:[234](?:x[234])?)?")
 _LIBRARY_TYPE = re.compile(r"void|atomic_(?:bool|u?int|u?long|float)|simdgroup_(?:float|half|bfloat)8x8")
+_LIBRARY_TEMPLATES = {"vec", "matrix", "array", "atomic", "simdgroup_matrix"}
 _QUALIFIERS = {"const", "volatile", "restrict"}
 _STORAGE = {"typedef", "static", "friend", "extern", "inline", "constexpr", "METAL_FUNC"}
 _NO_SPECIFIERS = {"return", "else", "do", "case", "operator", "sizeof", "alignof"}
@@ -28,8 +29,8 @@ _NO_SPECIFIERS = {"return", "else", "do", "case", "operator", "sizeof", "alignof
 
 def unqualified(tokens: Tokens, attributes: Attributes, declarations: Declarations) -> Refusals:
     """Yield a message, and the token that it is about, for each such pointer or reference."""
-    text, kind, inside = tokens.text, tokens.kind, attributes.inside
-    classes = _classes(tokens, declarations)
+    text, inside = tokens.text, attributes.inside
+    names = _names(tokens, declarations)
     kernels = [item for item in declarations.functions if item.stage == "kernel"]
     for index, word in enumerate(text):
         if word not in ("*", "&") or index + 1 == len(text) or index == 0:
@@ -37,10 +38,8 @@ def unqualified(tokens: Tokens, attributes: Attributes, declarations: Declaratio
         last = index - 1
         while text[last] in _QUALIFIERS:
             last -= 1
-        name = text[last]
-        if kind[last] != IDENTIFIER or not (
-            name in classes or VALUE_TYPE.fullmatch(name) or _LIBRARY_TYPE.fullmatch(name)
-        ):
+        last = _template_name(tokens, last, names) if text[last] == ">" else last
+        if not _is_value(text[last], names) and text[last] not in _LIBRARY_TEMPLATES:
             continue
         first = _first_specifier(tokens, attributes, last)
         behind = index + 1
@@ -59,20 +58,43 @@ def unqualified(tokens: Tokens, attributes: Attributes, declarations: Declaratio
         yield f"{what} type must have an explicit address space, as in '{space} {type_name}'", first
 
 
-def _classes(tokens: Tokens, declarations: Declarations) -> set[str]:
-    """Names that are of a class and, anywhere in the source, of nothing else."""
+def _names(tokens: Tokens, declarations: Declarations) -> set[str]:
+    """Names that are of a class, or another name of a value's type, and nothing else anywhere in the source."""
     text = tokens.text
-    classes = {text[item.key + 1] for item in declarations.classes}
+    names = {text[item.key + 1] for item in declarations.classes}
+    for statement in declarations.statements:
+        words = text[statement.start : statement.stop - 1]
+        name, value = (words[1], words[3:]) if words[0] == "using" else (words[-1], words[1:-1])
+        if (
+            words[0] in ("using", "typedef")
+            and value
+            and all(word == "const" or _is_value(word, names) for word in value)
+        ):
+            names.add(name)
     others = {
         word
         for index, word in enumerate(text)
-        if word in classes
+        if word in names
         and (
-            text[index + 1 : index + 2] in (["="], ["."], ["["], ["->"])
+            (text[index + 1 : index + 2] in (["="], ["."], ["["], ["->"]) and text[index - 1] != "using")
             or (text[index - 1] in ("typename", "class") and text[index - 2] in ("<", ","))
         )
     }
-    return classes - others
+    return names - others
+
+
+def _is_value(word: str, names: set[str]) -> bool:
+    return word in names or bool(VALUE_TYPE.fullmatch(word) or _LIBRARY_TYPE.fullmatch(word))
+
+
+def _template_name(tokens: Tokens, closing: int, names: set[str]) -> int:
+    """Return the name in front of template arguments, if that and they depend on nothing; else where they end."""
+    opening = closing - 1
+    while opening > 0 and (
+        tokens.text[opening] == "," or tokens.kind[opening] == NUMBER or _is_value(tokens.text[opening], names)
+    ):
+        opening -= 1
+    return opening - 1 if tokens.text[opening] == "<" and tokens.text[opening - 1] in _LIBRARY_TEMPLATES else closing
 
 
 def _first_specifier(tokens: Tokens, attributes: Attributes, last: int) -> int | None:
