@@ -676,7 +676,7 @@ def _check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], function: str) -
         raise InvalidArgumentError(f"{function}: no array can have the shape {shape}: {error}") from None
 
 
-#: The last shape that was looked at, and its product: in a loop it is often the very same tuple again.
+#: The last shape of an array with elements, and its product: in a loop it is often the very same tuple again.
 _last_shape: tuple[tuple[int, ...], int] = ((), 1)
 
 
@@ -697,7 +697,8 @@ def _allocate(
             if type(length) is not int or length < 0:
                 return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
             size *= length
-        _last_shape = shape, size
+        if size and len(shape) <= MANY_AXES:
+            _last_shape = shape, size
     nbytes = size * (4 if dtype is DEFAULT else dtype.itemsize)
     if not nbytes or len(shape) > MANY_AXES:
         _check_layout(shape, dtype, function)

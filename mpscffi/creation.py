@@ -8,9 +8,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from mpscffi import array as _array
+from mpscffi import device as _device
 from mpscffi._ffi import check, lib
 from mpscffi._warning import casting
-from mpscffi.array import Array, _allocate, _contents, _filled_from, _is_private
+from mpscffi.array import Array, _allocate, _contents, _filled_from, _is_private, _new
 from mpscffi.dtypes import DEFAULT, device_dtype
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 from mpscffi.stream import current_stream
@@ -36,9 +38,23 @@ def empty(
         "shared": seen by CPU and device alike. "private": the device's alone; contents come and go by
         :meth:`Array.copy_from`, :meth:`Array.copy` and :meth:`Array.to_host`.
     """
-    if dtype is None and storage == "shared":
+    if dtype is not None or storage != "shared":
+        return _allocate(shape, device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
+    sizes, size = _array._last_shape
+    device = _device._current
+    if len(shape) != 1 or shape[0] is not sizes or device is None or (allocator := device._allocator) is None:
         return _allocate(shape, DEFAULT, "empty")
-    return _allocate(shape, device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
+    # In a loop, where the shape is the very same tuple again: what _allocate does then, without its call.
+    block = allocator.take(4 * size)
+    array = _new(Array)
+    array._owned = array._block = block
+    array._base = array._memory = array._seen = array._strides = None
+    array._offset = 0
+    array._writable = array._plain = True
+    array.dtype = DEFAULT
+    array.shape = sizes
+    array.size = size
+    return array
 
 
 def zeros(

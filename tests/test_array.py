@@ -717,3 +717,17 @@ def test_read_only_arrays_say_how_to_write(tmp_path: Any, kernels: Any) -> None:
     for write in (lambda: array.fill_(1), lambda: kernels.fill(array, 1.0)):
         with pytest.raises(errors.InvalidArgumentError, match="read-only.*mode='c'"):
             write()
+
+
+def test_the_same_shape_again_and_again() -> None:
+    shape, none, deep = (3, 5), (4, 0), (1,) * 70
+    for _ in range(3):
+        arrays = [mpscffi.empty(shape), mpscffi.zeros(shape, dtype="int8"), mpscffi.empty(*shape)]
+        assert [(array.shape, array.nbytes) for array in arrays] == [(shape, 60), (shape, 15), (shape, 60)]
+        assert len({array.numpy().ctypes.data for array in arrays}) == 3
+        assert mpscffi.empty(none).shape == none
+        for wrong in (lambda: mpscffi.empty(shape, shape), lambda: mpscffi.empty(shape, 3)):
+            with pytest.raises(TypeError, match="expected integers"):
+                wrong()
+        with pytest.raises(ValueError, match="no array can have the shape"):
+            mpscffi.empty(deep)

@@ -184,8 +184,8 @@ def test_a_forked_child_is_told_to_spawn(run: Any) -> None:
 NEEDS_NO_DEVICE = {
     "Array", "BitGenerator", "CommandInfo", "Error", "Generator", "Graph", "GraphNode", "Kernel", "ShaderLibrary",
     "ShaderMessage", "build_config", "default_generator", "device_count", "diagnostics", "errors", "get_include",
-    "get_library", "get_rng_state", "initial_seed", "is_available", "manual_seed", "profiler", "random", "replay", "seed",
-    "set_rng_state", "set_shader_log", "set_stream", "shader_cache", "stream", "stream_priority_range",
+    "get_library", "get_rng_state", "initial_seed", "is_available", "manual_seed", "profiler", "random", "replay",
+    "seed", "set_rng_state", "set_shader_log", "set_stream", "shader_cache", "stream", "stream_priority_range",
     "why_unavailable",
 }  # fmt: skip
 
