@@ -180,6 +180,10 @@ def main() -> None:
             recommended=device["recommended"], longest=device["longest"], page=device["page"], align=device["align"]
         )
         events = list(logged(snapshot["history"]))
+        if not events:
+            parser.error(
+                f"{options.log} has no log: call mpscffi.record_memory_history() before what is to be replayed"
+            )
         high = limits["high_ratio"] if options.high is None else options.high
         low = limits["low_ratio"] if options.low is None else options.low
         outcome = replay(iter(events), memory, high, low, options.cache_limit, len(events))

@@ -15,6 +15,7 @@ __all__ = ["Average", "KeyAverages", "averages"]
 
 #: Kinds whose time is the CPU's.
 _ON_CPU = frozenset({"range", "fallback", "callback", "library", "pipeline"})
+_ON_DEVICE = (frozenset(COMMANDS) | {"wait"}) - _ON_CPU
 _WITH_BYTES = frozenset({"copy", "fill", "buffer create", "buffer release", "heap create", "heap release"})
 
 
@@ -86,7 +87,7 @@ class Average:
         microseconds = record.duration / 1e3
         if record.kind in _ON_CPU:
             self.cpu_time_total += microseconds
-        elif record.kind in COMMANDS or record.kind == "wait":
+        elif record.kind in _ON_DEVICE:
             self.device_time_total += microseconds
             self.device_time_min = microseconds if first else min(self.device_time_min, microseconds)
             self.device_time_max = max(self.device_time_max, microseconds)
@@ -112,7 +113,8 @@ _COLUMNS = {
 class KeyAverages(Sequence[Average]):
     """The :class:`Average` of each kind and name, longest device time first.
 
-    ``averages["saxpy"]`` finds one by its name: what the device ran, before what the CPU did.
+    ``averages["saxpy"]`` finds one by its name: what the device ran, before what the CPU did. Where several kinds have
+    the name, as a kernel and its compilation have, ``averages["saxpy", "pipeline"]`` says which.
     """
 
     def __init__(self, rows: Iterable[Average], dropped: int = 0) -> None:
@@ -121,8 +123,9 @@ class KeyAverages(Sequence[Average]):
         self.dropped = dropped
 
     def __getitem__(self, which: Any) -> Any:
-        if isinstance(which, str):
-            found = [row for row in self._rows if row.key == which]
+        if isinstance(which, (str, tuple)):
+            name, kind = (which, None) if isinstance(which, str) else which
+            found = [row for row in self._rows if row.key == name and kind in (None, row.kind)]
             if not found:
                 raise KeyError(which)
             # A kernel's compilation has the kernel's name.
@@ -156,9 +159,9 @@ class KeyAverages(Sequence[Average]):
             raise ArgumentTypeError(f"table: got row_limit={row_limit!r}, expected an int") from None
         rows = sorted(self._rows, key=attrgetter(sort_by), reverse=sort_by not in ("key", "kind"))
         shown = rows if row_limit < 0 else rows[:row_limit]
-        lines = [[_cell(getattr(row, name)) for name in _COLUMNS] for row in shown]
+        lines = [[_cell(row, name) for name in _COLUMNS] for row in shown]
         text = table(list(_COLUMNS.values()), lines)
-        text += "\nTimes are microseconds."
+        text += "\nTimes are microseconds, - one that the kind does not have: ranges and compilations have the CPU's."
         if len(shown) < len(rows):
             text += f" {len(rows) - len(shown)} more rows."
         if self.dropped:
@@ -166,8 +169,12 @@ class KeyAverages(Sequence[Average]):
         return text
 
 
-def _cell(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+def _cell(row: Average, name: str) -> str:
+    value = getattr(row, name)
+    if not isinstance(value, float):
+        return str(value)
+    is_there = row.kind in _ON_CPU if name.startswith("cpu") else row.kind in _ON_DEVICE
+    return f"{value:.3f}" if is_there else "-"
 
 
 def averages(records: Iterable[Record], dropped: int = 0) -> KeyAverages:

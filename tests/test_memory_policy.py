@@ -834,3 +834,12 @@ def test_a_log_that_is_replayed_comes_to_the_same(bench: Any, device: Any) -> No
     assert outcome.operations == 8
     assert outcome.allocator.counters.peak == peak
     assert outcome.allocator.counters.current == 0
+
+
+def test_a_snapshot_without_a_log_is_not_replayed(bench: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    path = tmp_path / "memory.json"
+    mpscffi.save_memory_snapshot(path)
+    monkeypatch.setattr(sys, "argv", ["replay.py", str(path)])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert "call mpscffi.record_memory_history() before" in capsys.readouterr().err

@@ -161,8 +161,42 @@ def test_saved_snapshots(tmp_path: Path) -> None:
     assert page.seen.count("svg") == 1
     blocks = [block for heap in saved["heaps"] if heap["pool"] == "large" for block in heap["blocks"]]
     assert [block["state"] for block in blocks] == ["live", "cached", "live", "free"]
-    assert page.states[-4:] == ["live", "cached", "live", "free"]
+    assert page.states[-4:] == ["free", "live", "cached", "live"]  # what is there is drawn over what is free
     assert "test_saved_snapshots" in (tmp_path / "memory.html").read_text()
+
+
+def test_a_page_shows_narrow_blocks_scales_and_who_holds_memory(tmp_path: Path) -> None:
+    from mpscffi.memory.picture import page
+
+    gib = 1 << 30
+    blocks = [
+        {"offset": 0, "size": 4096, "state": "live", "stack": ["train.py:3 step"]},
+        {"offset": 4096, "size": gib // 2 - 4096, "state": "free"},
+        {"offset": gib // 2, "size": gib // 2, "state": "live", "stack": ["train.py:7 <module>"]},
+    ]
+    small = [
+        {"offset": 0, "size": MIB, "state": "live", "stack": ["train.py:3 step"]},
+        {"offset": MIB, "size": MIB, "state": "live"}, {"offset": 2 * MIB, "size": 6 * MIB, "state": "cached"},
+    ]  # fmt: skip
+    snapshot = mpscffi.memory_snapshot() | {
+        "heaps": [
+            {"number": 1, "pool": "large", "size": gib, "blocks": blocks},
+            {"number": 2, "pool": "small", "size": 8 * MIB, "blocks": small},
+        ]
+    }
+    text = page(snapshot)
+    assert min(float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', text)) == 1.5
+    assert "50% in use, a tick each 256.00 MiB" in text
+    assert "25% in use, a tick each 2.00 MiB" in text
+    assert text.count("<line ") == 10
+    assert re.search(r'<svg [^>]*viewBox="0 0 \d+ 52"', text)
+    rows = re.findall(r"<tr><td>([^<]*)</td><td>([^<]*)</td><td>(\d+)</td><td>([^<]*)</td></tr>", text)
+    assert rows == [
+        ("train.py:7 &lt;module&gt;", "512.00 MiB", "1", "512.00 MiB"),
+        ("train.py:3 step", "1.00 MiB", "2", "1.00 MiB"),
+        ("unknown", "1.00 MiB", "1", "1.00 MiB"),
+    ]
+    assert "record_memory_history()" in text
 
 
 def test_snapshots_that_cannot_be_saved(tmp_path: Path) -> None:

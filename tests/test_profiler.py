@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mpscffi as mps
-from mpscffi import profiler
+from mpscffi import errors, profiler
 from mpscffi._ffi import lib
 from mpscffi.profile_log import Plan, derive
 
@@ -518,3 +518,28 @@ def test_importing_the_profiler_opens_no_device(python: Python) -> None:
     ran = python("import mpscffi.profiler; from mpscffi.device import _opened; print(len(_opened))")
     assert ran.stdout == "0\n", ran.stderr
     assert sys.modules["mpscffi.profiler"] is profiler
+
+
+def test_rows_of_one_name_and_times_that_a_kind_lacks(compiled: Callable[[str], mps.ShaderLibrary]) -> None:
+    with profiler.profile() as profile:
+        kernel = compiled("kernel void twice_named(device int* x) { x[0] = 1; }").twice_named
+        with profiler.range("a range"):
+            kernel(mps.zeros(1, dtype="int32"), threads=1)
+    rows = profile.key_averages()
+    assert rows["twice_named"] is rows["twice_named", "kernel"]
+    assert rows["twice_named", "pipeline"].kind == "pipeline"
+    with pytest.raises(KeyError):
+        rows["twice_named", "range"]
+    with pytest.raises(errors.ArgumentTypeError, match="row_limit='a'"):
+        rows.table(row_limit="a")  # type: ignore[arg-type]
+    lines = rows.table().splitlines()
+    # The totals of device and CPU, counted from the right.
+    totals = {tuple(line.split()[:2]): (line.split()[-8], line.split()[-3]) for line in lines[2:-1]}
+    for row, none, some in (
+        (("a", "range"), 0, 1),
+        (("twice_named", "kernel"), 1, 0),
+        (("twice_named", "pipeline"), 0, 1),
+    ):
+        assert totals[row][none] == "-"
+        assert float(totals[row][some]) > 0
+    assert "ranges" in lines[-1]

@@ -8,14 +8,23 @@ from typing import Any
 from mpscffi.memory.sizes import readable
 
 WIDTH = 1000
+LEFT = 420
 ROW = 26
 #: Blocks of one state that would be narrower than this are drawn as one.
 NARROW = 0.5
+#: What is there is seen: no block is drawn narrower than this.
+VISIBLE = 1.5
+#: How many ticks a bar has, at least.
+TICKS = 4
+#: Rows of the table of what holds memory.
+MOST_LINES = 20
 COLOURS = {"live": "#2a6fb0", "cached": "#a8cbe8", "in flight": "#e0a030", "pending": "#c0504d", "free": "#eeeeee"}
 
 STYLE = """
 body { font: 14px sans-serif; margin: 2em; color: #222; }
+svg { width: 100%; height: auto; }
 svg text { font: 12px sans-serif; }
+line { stroke: #888; }
 rect { stroke: #fff; stroke-width: 0.3; }
 .key { display: inline-block; width: 1em; height: 1em; vertical-align: -0.15em; margin: 0 0.3em 0 1em; }
 td, th { text-align: right; padding: 0.1em 0.8em; } td:first-child { text-align: left; }
@@ -50,16 +59,48 @@ def _drawn(heap: dict[str, Any], scale: float) -> list[dict[str, Any]]:
 
 def _bar(heap: dict[str, Any], top: int, scale: float) -> str:
     used = sum(block["size"] for block in heap["blocks"] if block["state"] in ("live", "pending"))
+    tick = _tick(heap["size"])
     parts = [
         f'<text x="0" y="{top + 15}">heap {heap["number"]}, {escape(heap["pool"])}, {readable(heap["size"])}, '
-        f"{100 * used / heap['size']:.0f}% in use</text>"
+        f"{100 * used / heap['size']:.0f}% in use, a tick each {readable(tick)}</text>"
     ]
-    parts += [
-        f'<rect x="{260 + block["offset"] * scale:.2f}" y="{top}" width="{block["size"] * scale:.2f}" '
-        f'height="{ROW - 6}" fill="{COLOURS[block["state"]]}"><title>{escape(_title(block))}</title></rect>'
-        for block in _drawn(heap, scale)
-    ]
+    # Free ranges first, so that they hide no narrow block.
+    for block in sorted(_drawn(heap, scale), key=lambda block: block["state"] != "free"):
+        width = max(block["size"] * scale, VISIBLE)
+        parts.append(
+            f'<rect x="{LEFT + block["offset"] * scale:.2f}" y="{top}" width="{width:.2f}" height="{ROW - 9}" '
+            f'fill="{COLOURS[block["state"]]}"><title>{escape(_title(block))}</title></rect>'
+        )
+    for at in range(0, heap["size"] + 1, tick):
+        x = LEFT + at * scale
+        parts.append(f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{top + ROW - 9}" y2="{top + ROW - 5}"/>')
     return "".join(parts)
+
+
+def _tick(size: int) -> int:
+    """Return the largest power of two of which a heap has so many, at least."""
+    return 1 << max(0, (size // TICKS).bit_length() - 1)
+
+
+def _holders(heaps: list[dict[str, Any]]) -> str:
+    """Return a table of the lines of the program that hold the most memory."""
+    lines: dict[str, list[int]] = {}
+    for heap in heaps:
+        for block in heap["blocks"]:
+            if block["state"] == "live":
+                stack = block.get("stack")
+                lines.setdefault(stack[0] if stack else "unknown", []).append(block["size"])
+    if not lines:
+        return "<p>No array holds memory.</p>"
+    note = ""
+    if "unknown" in lines:
+        note = "<p>Where memory was allocated is known from mpscffi.record_memory_history() on.</p>"
+    most = sorted(lines.items(), key=lambda line: sum(line[1]), reverse=True)[:MOST_LINES]
+    rows = "".join(
+        f"<tr><td>{escape(line)}</td><td>{readable(sum(sizes))}</td><td>{len(sizes)}</td><td>{readable(max(sizes))}</td></tr>"
+        for line, sizes in most
+    )
+    return f"<table><tr><th>line</th><th>in use</th><th>arrays</th><th>largest</th></tr>{rows}</table>{note}"
 
 
 def page(snapshot: dict[str, Any]) -> str:
@@ -84,6 +125,7 @@ def page(snapshot: dict[str, Any]) -> str:
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Memory of {name}</title>'
         f"<style>{STYLE}</style></head><body><h1>Memory of {name}</h1><p>{keys}</p>"
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + 270}" height="{max(1, len(heaps)) * ROW}">'
-        f"{''.join(bars)}</svg><h2>Statistics</h2><table>{rows}</table></body></html>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 10} {max(1, len(heaps)) * ROW}">'
+        f"{''.join(bars)}</svg><h2>Who holds memory</h2>{_holders(heaps)}"
+        f"<h2>Statistics</h2><table>{rows}</table></body></html>\n"
     )
