@@ -17,10 +17,7 @@ from mpscffi.mslc.gang.sizes import Sizes
 KERNELS = int(os.environ.get("MPSCFFI_TEST_KERNELS", "10"))
 
 
-@pytest.fixture(autouse=True)
-def host(device: mpscffi.Device) -> None:
-    if device.backend != "host":
-        pytest.skip("the host device's compiler")
+pytestmark = [pytest.mark.host_only("its compiler"), pytest.mark.usefixtures("device")]
 
 
 # What needs a fiber for each thread, of the kernels that are not split.
