@@ -338,7 +338,7 @@ def test_a_cut_that_fails_leaves_nothing(
             cut(edit(bundle, 1, change), 1, str(target))
         assert not target.exists()
         (tmp_path / "a.gputrace" / "commands.jsonl").write_text(kept)
-    assert main(["replay", "--list", edit(bundle, 1, lambda line: line.pop("end")).path]) == 1
+    assert main(["replay", "--list", edit(bundle, 1, lambda line: line.pop("end")).path]) == 2
     assert "command 1: the capture is damaged" in capsys.readouterr().err
     bundle = edit(bundle, 1, lambda line: line.update(end=0))
     next((tmp_path / "a.gputrace" / "buffers").iterdir()).unlink()
