@@ -51,7 +51,9 @@ GANGED = {
     "structs with gaps": f"""struct Inner {{ uchar a; float4 b; uchar c; }};
   struct Outer {{ uchar x; Inner at[2]; uchar y; }};
   Outer mine[3]; float3 next[5]; for (uint k = 0; k < 5; k++) {{ next[k] = float3(t, k, 2); }}
-  for (uint k = 0; k < 3; k++) {{ mine[k] = Outer{{uchar(t), {{{{3, float4(t), 4}}, {{5, float4(k), 6}}}}, uchar(k)}}; }}
+  for (uint k = 0; k < 3; k++) {{
+    mine[k] = Outer{{uchar(t), {{{{3, float4(t), 4}}, {{5, float4(k), 6}}}}, uchar(k)}};
+  }}
   {MEET}
   mine[t % 3].y += 1; mine[(t + 1) % 3].at[t % 2].b.z += t; next[t % 5].x += 1; {MEET} float sum = 0;
   for (uint k = 0; k < 3; k++) {{ sum = sum * 2 + mine[k].x + mine[k].at[0].b.z + mine[k].at[1].b.z + mine[k].at[0].a

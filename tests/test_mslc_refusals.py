@@ -190,7 +190,8 @@ kernel void k(device S *s, constant uint &n, device float *x, uint i [[thread_po
   thread int *p = &a; threadgroup float *shared = 0; device float *y = x, *z = y;
   Size size{n}; uint Weight = size.n * Other.Size; Weight *= n; bool is_same = is_same_v<float *, int *>;
   thread int4 *v = 0; if (a > *p && vec<int, 4>(a).x > *p) { a = a < 3 ? 1 : a > *p; }
-  y[i] = *(device const float *)z + float(v != 0) + float(twice(*p, x, 0)) + product(n, Weight) + is_same + (shared != 0);
+  y[i] = *(device const float *)z + float(v != 0) + float(twice(*p, x, 0)) + product(n, Weight) + is_same;
+  y[i] += shared != 0;
 }
 """
     assert errors(source) == []
