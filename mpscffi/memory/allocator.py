@@ -9,18 +9,24 @@ has no room for one, what every step of :attr:`Allocator.STEPS` gets back.
 Giving back runs in finalizers, at any point of any thread: it appends to a list and adds to a counter, and takes no
 lock. A finalizer or a signal handler may also allocate while its thread is inside the allocator: it then gets a heap
 of its own, because nothing else may be in a state to be looked at.
+
+A signal handler may also raise an exception, at any call that the allocator makes. What it was changing is put right
+by the next thread that enters it (:meth:`Allocator._inside_of`). A block that is on its way to its owner is counted as
+in use from before it leaves its list, so that one that never arrives counts until it is found: when memory is put
+right, when it is scarce, and when the cache is emptied (:meth:`Allocator._find_lost`).
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import threading
 import warnings
 
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory import sizes
-from mpscffi.memory.block import Counters, HeapBlock
+from mpscffi.memory.block import Counters, HeapBlock, give_back
 from mpscffi.memory.heap import Heap
 from mpscffi.memory.pool import TRIES, Pending, Pool, SizeClass
 from mpscffi.memory.sizes import MIB, readable, round_up
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpscffi.memory.block import Custody
     from mpscffi.memory.source import MemorySource
 
     #: Told what happens: its kind, the block or heap or None, and a number that belongs to it.
@@ -48,6 +55,10 @@ MAX_ROW = 64 << 10
 SWEPT = 16
 #: A heap that is shared by many blocks takes no more than this part of the room below the limit.
 SHARE_OF_ROOM = 4
+
+
+#: References are counted exactly, without other threads changing them meanwhile.
+_COUNTS_REFERENCES: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Tally:
@@ -84,6 +95,7 @@ class Allocator:
 
     __slots__ = (
         "_cache_limit",
+        "_dirty",
         "_heap_numbers",
         "_high_ratio",
         "_host_bound",
@@ -92,6 +104,7 @@ class Allocator:
         "_private",
         "_reason",
         "_shared",
+        "_told",
         "_trim_above",
         "accumulated_before",
         "counters",
@@ -142,9 +155,13 @@ class Allocator:
         self._host_bound: dict[int, SizeClass] = {}
         self._private: dict[int, SizeClass] = {}
         self._heap_numbers = itertools.count(1)
+        #: What gives blocks back that somebody has to be told of: they count until then.
+        self._told: Custody = (Counters(), self._give)
         # Re-entrant: a finalizer or a signal handler may allocate while this thread does.
         self.lock = threading.RLock()
         self._inside = False
+        # Whether pools may be half changed. Set while they are, so that an exception leaves it behind.
+        self._dirty = False
         self._reason = ""
 
     # ---- limits
@@ -162,20 +179,16 @@ class Allocator:
     @high_ratio.setter
     def high_ratio(self, ratio: float) -> None:
         with self.lock:
+            # Until it is known, so that the limit holds from the moment that it is set.
+            self._is_over = True
+            self._forget_sizes()
             self._high_ratio = ratio
             limit = self.limit
             self._is_over = limit is not None and self.source.allocated() > limit
             if self._is_over:
-                self._forget_sizes()
                 # What is encoded and not submitted would keep its memory for nothing.
                 self.source.commit()
-                if not self._inside:
-                    self._inside = True
-                    try:
-                        self._sweep(len(self.pending.blocks))
-                        self._shrink()
-                    finally:
-                        self._inside = False
+                self._inside_of(self._sweep_and_shrink)
 
     @property
     def low_ratio_in_force(self) -> float:
@@ -197,9 +210,9 @@ class Allocator:
     def cache_limit(self, limit: int | None) -> None:
         with self.lock:
             self._cache_limit = limit
-            self._renew_pushes()
+            self._renew_custody()
             if limit is not None:
-                self._trim(limit)
+                self._inside_of(self._trim, limit)
 
     @property
     def cached(self) -> int:
@@ -225,27 +238,23 @@ class Allocator:
         HeapBlock
             The caller's, until it gives it back.
         """
+        counters = self.counters
         try:
             size_class = (self._private if private else self._host_bound if host_bound else self._shared)[size]
+            counters.current = current = counters.current + size_class.size
             block = size_class.free.pop()
-        except (KeyError, IndexError):
+        except KeyError:
+            return self._find(size, host_bound, private)
+        except IndexError:
+            counters.current -= size_class.size
             return self._find(size, host_bound, private)
         block.zeroed = False
         if block.stream is not None and not self._reusable(block, host_bound):
-            size_class.free.insert(0, block)  # where it is tried last
+            size_class.put_last(block, counters)
             return self._find(size, host_bound, private)
         size_class.taken += 1
-        counters = self.counters
-        counters.current = current = counters.current + block.size
         if current > counters.peak:
             counters.peak = current
-        return block
-
-    def _count(self, block: HeapBlock) -> HeapBlock:
-        """Count a block that is given out, as :meth:`take` does without a call."""
-        counters = self.counters
-        counters.current += block.size
-        counters.peak = max(counters.peak, counters.current)
         return block
 
     def _reusable(self, block: HeapBlock, host_bound: bool) -> bool:
@@ -295,6 +304,8 @@ class Allocator:
             self.tally.retries += 1
             block = self._make_room(size, size_class, host_bound)
         block.home.taken += 1
+        counters = self.counters
+        counters.peak = max(counters.peak, counters.current)
         if self.watchers:
             self.tell("allocate", block, size)
         return block
@@ -319,21 +330,18 @@ class Allocator:
         with self.lock:
             if self._inside:
                 return self._place_apart(size_class)
-            self._inside = True
-            try:
-                self._sweep(SWEPT)
-                if self._is_over:
-                    self._shrink()
-                    if self._is_over and not self._fits(size_class.size):
-                        return None
-                block = (
-                    self._from_cache(size_class, host_bound)
-                    or self._from_ranges(size_class)
-                    or self._from_new_heap(size_class)
-                )
-                return block and self._count(block)
-            finally:
-                self._inside = False
+            found: HeapBlock | None = self._inside_of(self._search, size_class, host_bound)
+            return found
+
+    def _search(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
+        self._sweep(SWEPT)
+        if self._is_over:
+            self._shrink()
+            if self._is_over and not self._fits(size_class.size):
+                return None
+        return (
+            self._from_cache(size_class, host_bound) or self._from_ranges(size_class) or self._from_new_heap(size_class)
+        )
 
     def _fits(self, size: int) -> bool:
         """Return whether so many bytes more in arrays stay within the limit."""
@@ -341,23 +349,18 @@ class Allocator:
         return limit is None or self.counters.current + size <= limit
 
     def _from_cache(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
+        counters = self.counters
         for candidates in (size_class, *size_class.pool.near_fits(size_class.size)):
             if self._is_over and not self._fits(candidates.size):
                 break
-            busy = []
-            try:
-                for _ in range(TRIES):
-                    try:
-                        block = candidates.free.pop()
-                    except IndexError:
-                        break
-                    if block.stream is None or self._reusable(block, host_bound):
-                        block.zeroed = False
-                        return block
-                    busy.append(block)
-            finally:
-                # Where they are tried last.
-                candidates.free[:0] = busy
+            for _ in range(min(TRIES, len(candidates.free))):
+                block = candidates.pop(counters)
+                if block is None:
+                    break
+                if block.stream is None or self._reusable(block, host_bound):
+                    block.zeroed = False
+                    return block
+                candidates.put_last(block, counters)
         return None
 
     def _from_ranges(self, size_class: SizeClass) -> HeapBlock | None:
@@ -376,41 +379,41 @@ class Allocator:
 
     def _occupy(self, free: HeapBlock, size_class: SizeClass) -> HeapBlock:
         """Make a buffer in a free range, which is cut to its size."""
-        pool, heap, size = size_class.pool, free.heap, size_class.size
-        offset = round_up(free.offset, size_class.align)
-        pointer, address = self.source.create_buffer(heap.handle, offset, size, pool.is_private)
-        block = pool.carve(free, size, size_class.align)
-        zeroed = self.source.is_zeroed and offset >= heap.touched
-        heap.touched = max(heap.touched, offset + size)
-        block.occupy(pointer, address, size_class, self.counters, self._push_of(size_class), zeroed)
-        count = min(size_class.made // 4, MAX_ROW // size)
+        pool = size_class.pool
+        block = pool.carve(free, size_class.size, size_class.align)
+        self._make_buffer(block, size_class)
+        self.counters.current += size_class.size
+        size_class.held.pop()
+        count = min(size_class.made // 4, MAX_ROW // size_class.size)
         if count and block.after is not None and block.after.pointer is None:
             self._add_row(block.after, size_class, count)
         return block
 
+    def _make_buffer(self, block: HeapBlock, size_class: SizeClass) -> None:
+        """Make a buffer in a free range of its size, which the size class holds then."""
+        heap, source = block.heap, self.source
+        end = block.offset + block.size
+        pointer, address = source.create_buffer(heap, block.offset, block.size, heap.pool.is_private)
+        zeroed = source.is_zeroed and block.offset >= heap.touched
+        heap.touched = max(heap.touched, end)
+        block.occupy(pointer, address, size_class, self._custody_of(size_class), zeroed)
+
     def _add_row(self, free: HeapBlock, size_class: SizeClass, count: int) -> None:
         """Make blocks of one size in advance, one after the other: where there are many, more are wanted."""
-        pool, heap, size = size_class.pool, free.heap, size_class.size
-        push = self._push_of(size_class)
-        row = []
+        pool, size = size_class.pool, size_class.size
         pool.remove_range(free)
-        try:
-            while count and free.size > size and not free.offset % size_class.align:
-                pointer, address = self.source.create_buffer(heap.handle, free.offset, size, pool.is_private)
-                block, free = free, Heap.split(free, size)
-                block.occupy(pointer, address, size_class, self.counters, push, False)
-                row.append(block)
-                count -= 1
-        finally:
-            pool.insert(free)
-            heap.touched = max(heap.touched, free.offset)
-            # The one with the lowest offset is the next.
-            size_class.free.extend(reversed(row))
+        while count and free.size > size and not free.offset % size_class.align:
+            block, free = free, Heap.split(free, size)
+            self._make_buffer(block, size_class)
+            count -= 1
+        pool.insert(free)
+        size_class.let_go()
 
-    def _push_of(self, size_class: SizeClass) -> Callable[[Any], object]:
+    def _custody_of(self, size_class: SizeClass) -> Custody:
+        """Return what gives blocks of a size back."""
         if self.watchers or self._cache_limit is not None:
-            return self._give
-        return size_class.free.append
+            return self._told
+        return self.counters, size_class.free.append
 
     # ---- new heaps
 
@@ -487,8 +490,8 @@ class Allocator:
         return None
 
     def _create_heap(self, pool: Pool, size: int, is_shared: bool) -> Heap:
-        handle, size = self.source.create_heap(size, pool.is_private, pool.is_tracked)
-        heap = pool.add_heap(next(self._heap_numbers), handle, size, is_shared)
+        heap = pool.add_heap(next(self._heap_numbers), size, is_shared)
+        size = heap.size
         self.reserved += size
         self.reserved_peak = max(self.reserved_peak, self.reserved)
         self.tally.heaps_created += 1
@@ -505,18 +508,11 @@ class Allocator:
             heap = self._create_heap(size_class.pool, size, is_shared=False)
         except MemoryError:
             return None
-        pool, block = size_class.pool, heap.first
-        try:
-            pointer, address = self.source.create_buffer(heap.handle, 0, block.size, pool.is_private)
-        except BaseException:
-            del pool.heaps[heap.number]
-            self.reserved -= heap.size
-            self.source.release_heap(heap.handle)
-            raise
-        home = pool.classes.setdefault(block.size, SizeClass(pool, block.size, size_class.align))
-        heap.touched = block.size
-        block.occupy(pointer, address, home, self.counters, self._push_of(home), self.source.is_zeroed)
-        return self._count(block)
+        block = heap.first
+        home = heap.pool.classes.setdefault(block.size, SizeClass(heap.pool, block.size, size_class.align))
+        self._make_buffer(block, home)
+        self.counters.current += block.size
+        return home.held.pop()
 
     # ---- giving back to the driver
 
@@ -545,6 +541,10 @@ class Allocator:
             self.tally.collected += got
             self.tell("collect", None, got)
 
+    def _sweep_and_shrink(self) -> None:
+        self._sweep(len(self.pending.blocks))
+        self._shrink()
+
     def _shrink(self) -> None:
         """Bring the driver's total down to a limit that was lowered, as far as free heaps go."""
         limit = self.limit
@@ -565,81 +565,59 @@ class Allocator:
         only_idle : bool
             Keep those that queued work still uses, since their memory would not come back now.
         """
-        with self.lock:
-            if self._inside:
-                return
-            self._inside = True
-            try:
-                self._sweep(len(self.pending.blocks))
-                for pool in self.pools:
-                    busy = pool.flush()
-                    if busy and not only_idle:
-                        self._vacate_busy(pool, busy)
-                    self._drop_until(pool, self.reserved + 1)
-            finally:
-                self._inside = False
+        self._inside_of(self._release, only_idle)
 
-    @staticmethod
-    def _vacate_busy(pool: Pool, busy: list[HeapBlock]) -> None:
-        """Make heaps wholly free in which all that is left are cached blocks of queued work."""
-        by_heap: dict[Heap, list[HeapBlock]] = {}
-        for block in busy:
-            by_heap.setdefault(block.heap, []).append(block)
-        for heap, blocks in by_heap.items():
-            # Removing makes them this function's own: other threads may have taken them meanwhile.
-            owned = [block for block in blocks if _removed(block.home.free, block)]
-            if len(owned) == heap.placed:
-                for block in owned:
-                    pool.add_range(block.vacate())
-            else:
-                for block in owned:
-                    block.home.free.append(block)
+    def _release(self, only_idle: bool) -> None:
+        self._find_lost()
+        self._sweep(len(self.pending.blocks))
+        for pool in self.pools:
+            pool.flush(busy_too=not only_idle)
+            self._drop_until(pool, self.reserved + 1)
 
     def _trim(self, limit: int) -> None:
         """Give back what the cache holds beyond its limit, as far as heaps are free."""
-        if self._inside:
-            return
-        self._inside = True
-        try:
-            for pool in self.pools:
-                if self.cached > limit:
-                    pool.flush()
-                    self._drop_until(pool, self.cached - limit)
-        finally:
-            self._inside = False
+        for pool in self.pools:
+            if self.cached > limit:
+                pool.flush()
+                self._drop_until(pool, self.cached - limit)
         # What cannot go back is not tried again at every block that is given back.
         self._trim_above = max(limit, self.cached)
 
     def _give(self, block: HeapBlock) -> None:
-        """Where blocks are pushed to while somebody watches, or the cache has a limit."""
+        """Where blocks are pushed to while somebody watches, or the cache has a limit; they still count as in use."""
         if self.watchers:
             self.tell("free", block, block.size)
+        self.counters.current -= block.size
         block.home.free.append(block)
         limit = self._cache_limit
-        if limit is not None and self.cached > max(limit, self._trim_above) and self.lock.acquire(blocking=False):
-            try:
-                self._trim(limit)
-            finally:
+        if limit is None or self.cached <= max(limit, self._trim_above):
+            return
+        # Released in any case: an exception may come between the call and the test of its result.
+        try:
+            if self.lock.acquire(blocking=False):
+                self._inside_of(self._trim, limit)
+        finally:
+            try:  # noqa: SIM105 - making a suppress object is a call, which may not get done
                 self.lock.release()
+            except RuntimeError:
+                pass  # another thread has it
 
-    def _renew_pushes(self) -> None:
-        deferred = self.pending.blocks.append
+    def _renew_custody(self) -> None:
+        """Let all blocks be given back in the way that holds now."""
+        was_dirty, self._dirty = self._dirty, True
+        deferred = self.pending.custody
         for pool in self.pools:
             for heap in list(pool.heaps.values()):
                 for block in heap:
-                    if block.pointer is not None and block.push != deferred:
-                        block.push = self._push_of(block.home)
+                    if block.pointer is not None and block.push != deferred[1]:
+                        custody = self._custody_of(block.home)
+                        block.counters, block.push = custody
+        self._dirty = was_dirty
 
     def sweep(self) -> None:
         """Take back the blocks that were given back while several streams used them, where those are done."""
-        if self.pending.blocks:
-            with self.lock:
-                if not self._inside:
-                    self._inside = True
-                    try:
-                        self._sweep(len(self.pending.blocks))
-                    finally:
-                        self._inside = False
+        if self.pending.blocks or self._dirty:
+            self._inside_of(self._sweep, len(self.pending.blocks))
 
     def _sweep(self, most: int) -> None:
         pending = self.pending
@@ -648,16 +626,52 @@ class Allocator:
             if block.in_use():
                 pending.blocks.append(block)
                 continue
-            pending.counters.current += block.size
-            self.counters.current -= block.size
-            block.counters = self.counters
+            custody = self._custody_of(block.home)
             block.stream = None
             block.others = None
             block.inherited = False
-            block.push = self._push_of(block.home)
-            if self.watchers:
-                self.tell("free", block, block.size)
-            block.home.free.append(block)
+            block.counters, block.push = custody
+            give_back(block)
+
+    # ---- exceptions of signal handlers
+
+    def _inside_of(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do work that changes pools, alone; nothing if this thread is inside of such work already."""
+        with self.lock:
+            if self._inside:
+                return None
+            self._inside = True
+            try:
+                if self._dirty:
+                    self._rebuild()
+                self._dirty = True
+                result = work(*arguments)
+                self._dirty = False
+                return result
+            finally:
+                self._inside = False
+
+    def _rebuild(self) -> None:
+        """Put right what an exception left half done."""
+        while True:
+            created = self.tally.heaps_created
+            for pool in self.pools:
+                pool.rebuild()
+            reserved = sum(pool.reserved for pool in self.pools)
+            if created == self.tally.heaps_created:
+                break
+            # A signal handler has allocated meanwhile.
+        self.reserved = reserved
+        self.reserved_peak = max(self.reserved_peak, reserved)
+        self._renew_custody()
+        self._find_lost()
+
+    def _find_lost(self) -> None:
+        """Give back, as their owners would have, the blocks that never came to one."""
+        if _COUNTS_REFERENCES:
+            for pool in self.pools:
+                for block in pool.lost():
+                    give_back(block)
 
     # ---- making room
 
@@ -676,14 +690,11 @@ class Allocator:
             raise failures[0]
 
     def _release_pool(self, size_class: SizeClass) -> None:
-        with self.lock:
-            if not self._inside:
-                self._inside = True
-                try:
-                    size_class.pool.flush()
-                    self._drop_until(size_class.pool, size_class.size)
-                finally:
-                    self._inside = False
+        self._inside_of(self._release_heaps, size_class)
+
+    def _release_heaps(self, size_class: SizeClass) -> None:
+        size_class.pool.flush()
+        self._drop_until(size_class.pool, size_class.size)
 
     def _release_all(self, size_class: SizeClass) -> None:
         self.source.wait(OUT_OF_MEMORY_SECONDS)
@@ -724,7 +735,7 @@ class Allocator:
         with self.lock:
             self.watchers = (*self.watchers, watcher)
             self._forget_sizes()
-            self._renew_pushes()
+            self._renew_custody()
 
     def _forget_sizes(self) -> None:
         for table in (self._shared, self._host_bound, self._private):
@@ -734,17 +745,9 @@ class Allocator:
         """Tell it no more."""
         with self.lock:
             self.watchers = tuple(one for one in self.watchers if one != watcher)
-            self._renew_pushes()
+            self._renew_custody()
 
     def tell(self, kind: str, subject: Any, number: int) -> None:
         """Tell the watchers that something happened."""
         for watcher in self.watchers:
             watcher(kind, subject, number)
-
-
-def _removed(blocks: list[HeapBlock], block: HeapBlock) -> bool:
-    try:
-        blocks.remove(block)
-    except ValueError:
-        return False
-    return True

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from mpscffi.memory.pool import SizeClass
     from mpscffi.stream import Stream
 
+    #: The counters and the function by which a block is given back.
+    Custody = tuple["Counters", Callable[[Any], object]]
+
 _get_info = lib.mps_buffer_get_info
 _INFO_SIZE = ffi.sizeof("mps_buffer_info")
 
@@ -39,7 +42,7 @@ class Counters:
 class Block:
     """A buffer of the device.
 
-    Whoever owns it gives it back by ``block.counters.current -= block.size; block.push(block)``.
+    Whoever owns it gives it back as :func:`give_back` does.
 
     Attributes
     ----------
@@ -107,6 +110,12 @@ class Block:
         """Note that several streams use it."""
 
 
+def give_back(block: Block) -> None:
+    """Give a block back. Finalizers do the same without the call."""
+    block.counters.current -= block.size
+    block.push(block)
+
+
 def buffer_in_use(pointer: Any) -> bool:
     """Return whether queued or running work uses a buffer."""
     info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
@@ -147,24 +156,19 @@ class HeapBlock(Block):
         self.others = None
         self.inherited = False
 
-    def occupy(
-        self,
-        pointer: Any,
-        address: int,
-        home: SizeClass,
-        counters: Counters,
-        push: Callable[[Any], object],
-        zeroed: bool,
-    ) -> None:
-        """Take over a buffer that was made in this range."""
-        self.pointer = pointer
+    def occupy(self, pointer: Any, address: int, home: SizeClass, custody: Custody, zeroed: bool) -> None:
+        """Take over a buffer that was made in this range, and go to where `home` holds its blocks.
+
+        Until the pointer is stored, the range is free.
+        """
         self.address = address
         self.home = home
-        self.counters = counters
-        self.push = push
+        self.counters, self.push = custody
         self.zeroed = zeroed
         self.heap.placed += 1
         home.made += 1
+        self.pointer, self.heap.making = pointer, None
+        home.held.append(self)
 
     def vacate(self) -> HeapBlock:
         """Release the buffer, and return the range, which is free.
@@ -173,6 +177,9 @@ class HeapBlock(Block):
         """
         free = HeapBlock(self.heap, self.offset, self.size)
         free.before, free.after = self.before, self.after
+        # No exception of a signal handler comes between the two: the source's function is C.
+        pointer, self.pointer = self.pointer, None
+        self.heap.pool.source.release_buffer(pointer)
         if free.before is None:
             self.heap.first = free
         else:
@@ -180,13 +187,11 @@ class HeapBlock(Block):
         if free.after is not None:
             free.after.before = free
         self.before = self.after = None
-        pointer, self.pointer = self.pointer, None
         self.home.made -= 1
         self.heap.placed -= 1
         self.home = None
         self.stream = None  # which it would keep
         self.others = None
-        self.heap.pool.source.release_buffer(pointer)
         return free
 
     def in_use(self) -> bool:
@@ -196,5 +201,4 @@ class HeapBlock(Block):
     def shared_by_streams(self) -> None:
         """Note that several streams use it: given back, it counts as in use until all of them have done with it."""
         pending = self.heap.pool.pending
-        self.counters = pending.counters
-        self.push = pending.blocks.append
+        self.counters, self.push = pending.custody

@@ -1,4 +1,9 @@
-"""Heaps: memory of the driver's, cut into blocks without gaps."""
+"""Heaps: memory of the driver's, cut into blocks without gaps.
+
+A signal handler may raise an exception at any call, so that any change may stop half way. What a heap is made of then
+is its chain from `first` on by `after`, which changes by one store at a time: where each block begins, and whether it
+has a buffer. All else follows from that, and :meth:`Heap.rebuild` makes it anew.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,11 @@ class Heap:
     number : int
         Counts up from 1, never used again.
     handle : object
-        What the memory source calls it.
+        What the memory source calls it; None until it is made, and after it was given back.
+    making : object
+        Where the driver writes a handle or a buffer of this heap, until it is known by another name; None at rest.
     size : int
-        Bytes.
+        Bytes; 0 until it is made.
     is_shared : bool
         Made to be cut into many blocks, not for one.
     first : HeapBlock
@@ -35,17 +42,23 @@ class Heap:
         Nothing from this offset on was ever part of a buffer.
     """
 
-    __slots__ = ("first", "handle", "is_shared", "number", "placed", "pool", "size", "touched")
+    __slots__ = ("first", "handle", "is_shared", "making", "number", "placed", "pool", "size", "touched")
 
-    def __init__(self, pool: Pool, number: int, handle: Any, size: int, is_shared: bool) -> None:
+    def __init__(self, pool: Pool, number: int, is_shared: bool) -> None:
         self.pool = pool
         self.number = number
-        self.handle = handle
-        self.size = size
+        self.handle: Any = None
+        self.making: Any = None
+        self.size = 0
         self.is_shared = is_shared
         self.placed = 0
         self.touched = 0
-        self.first = HeapBlock(self, 0, size)
+        self.first = HeapBlock(self, 0, 0)
+
+    def opened(self, handle: Any, size: int) -> None:
+        """Take over the memory that was made for it: one free range."""
+        self.size = self.first.size = self.first.length = size
+        self.handle, self.making = handle, None
 
     def __iter__(self) -> Iterator[HeapBlock]:
         block: HeapBlock | None = self.first
@@ -59,18 +72,50 @@ class Heap:
         rest = HeapBlock(block.heap, block.offset + size, block.size - size)
         rest.before = block
         rest.after = block.after
-        if rest.after is not None:
-            rest.after.before = rest
         block.after = rest
         block.size = block.length = size
+        if rest.after is not None:
+            rest.after.before = rest
         return rest
 
     @staticmethod
     def absorb(block: HeapBlock, after: HeapBlock) -> None:
         """Add a free block's free neighbour to it; the neighbour exists no more."""
+        block.after = after.after
         block.size += after.size
         block.length = block.size
-        block.after = after.after
         if after.after is not None:
             after.after.before = block
         after.before = after.after = None
+
+    def rebuild(self) -> None:
+        """Put right what an exception left half done. Free ranges are joined, and are other blocks from now on."""
+        if self.making is not None:
+            pointer, self.making = self.making[0], None
+            self.pool.source.release_buffer(pointer)
+        before: HeapBlock | None = None
+        block: HeapBlock | None = self.first
+        placed = 0
+        while block is not None:
+            if block.pointer is None:
+                block = self._joined(block)
+                if before is None:
+                    self.first = block
+                else:
+                    before.after = block
+            else:
+                placed += 1
+            block.before = before
+            before, block = block, block.after
+        self.placed = placed
+
+    def _joined(self, block: HeapBlock) -> HeapBlock:
+        """Return a free range in the place of a free block and the free blocks after it."""
+        after = block.after
+        block.before = None
+        while after is not None and after.pointer is None:
+            after.before = None  # or they would keep each other
+            after = after.after
+        joined = HeapBlock(self, block.offset, (self.size if after is None else after.offset) - block.offset)
+        joined.after = after
+        return joined

@@ -11,7 +11,6 @@ from typing import Any
 
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 from mpscffi.memory.allocator import Allocator
-from mpscffi.memory.block import HeapBlock
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Frames that are kept of a stack, the innermost ones.
@@ -30,15 +29,15 @@ class History:
 
     Attributes
     ----------
-    live : dict of HeapBlock to dict
-        The allocation of each block in use, as far as it was seen.
+    live : dict of int to dict
+        The allocation of each block in use, as far as it was seen, by its ``id``: a reference would look like an owner.
     """
 
     __slots__ = ("_entries", "_numbers", "live", "stacks")
 
     def __init__(self, stacks: bool, max_entries: int) -> None:
         self.stacks = stacks
-        self.live: dict[HeapBlock, dict[str, Any]] = {}
+        self.live: dict[int, dict[str, Any]] = {}
         self._entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
         self._numbers = itertools.count(1)
 
@@ -56,9 +55,9 @@ class History:
             }
             if self.stacks:
                 entry["stack"] = _stack()
-            self.live[subject] = entry
+            self.live[id(subject)] = entry
         elif kind == "free":
-            allocation = self.live.pop(subject, None)
+            allocation = self.live.pop(id(subject), None)
             # Of one from before the log began there is nothing to tell.
             if allocation is None:
                 return

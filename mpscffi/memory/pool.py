@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from sys import getrefcount
 
 from mpscffi.memory.block import Counters, HeapBlock
 from mpscffi.memory.heap import Heap
@@ -11,14 +12,26 @@ from mpscffi.memory.sizes import MIB, ROUND_LARGE
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
+    from mpscffi.memory.block import Custody
     from mpscffi.memory.source import MemorySource
 
 #: A cached block above 1 MiB serves a smaller request as it is if less than this is left over.
 MIN_SPLIT = MIB
 #: Free blocks of one size that are tried before memory is looked for elsewhere.
 TRIES = 8
+
+
+def move(source: list[HeapBlock], target: list[HeapBlock]) -> None:
+    """Move all blocks, the last one first.
+
+    In one call in C: each is in one of the lists, whenever a signal handler raises an exception, and whatever other
+    threads put in or take.
+    """
+    try:
+        target.extend(iter(source.pop, None))
+    except IndexError:
+        return
 
 
 class Pending:
@@ -28,15 +41,15 @@ class Pending:
     ----------
     blocks : list of HeapBlock
         They count as in use.
-    counters : Counters
-        ``current`` is minus their bytes.
+    custody : tuple
+        What gives such a block back: it comes here, and its bytes are taken off counters that mean nothing.
     """
 
-    __slots__ = ("blocks", "counters")
+    __slots__ = ("blocks", "custody")
 
     def __init__(self) -> None:
         self.blocks: list[HeapBlock] = []
-        self.counters = Counters()
+        self.custody: Custody = (Counters(), self.blocks.append)
 
 
 class SizeClass:
@@ -49,22 +62,48 @@ class SizeClass:
     size, align : int
         Bytes of each, and what its offset in a heap is a multiple of.
     free : list of HeapBlock
-        Those that nobody owns. Finalizers append to it, so that it is changed by ``append`` and ``pop`` alone.
+        Those that nobody owns. Finalizers append to it, so that each change is one call of a method of the list.
+    held : list of HeapBlock
+        Those that nobody owns either, while the thread that is inside of the allocator looks at them.
     made : int
         How many there are.
     taken : int
         How often one was given out.
     """
 
-    __slots__ = ("align", "free", "made", "pool", "size", "taken")
+    __slots__ = ("align", "free", "held", "made", "pool", "size", "taken")
 
     def __init__(self, pool: Pool, size: int, align: int) -> None:
         self.pool = pool
         self.size = size
         self.align = align
         self.free: list[HeapBlock] = []
+        self.held: list[HeapBlock] = []
         self.made = 0
         self.taken = 0
+
+    def pop(self, counters: Counters) -> HeapBlock | None:
+        """Take the last free block, which counts as in use from before anything can lose it; None if there is none."""
+        counters.current += self.size
+        try:
+            return self.free.pop()
+        except IndexError:
+            counters.current -= self.size
+            return None
+
+    def put_last(self, block: HeapBlock, counters: Counters) -> None:
+        """Put back what was taken, where it is tried last."""
+        counters.current -= self.size
+        self.free.insert(0, block)
+
+    def hold(self) -> None:
+        """Hold all free blocks, so that no other thread takes them meanwhile."""
+        move(self.free, self.held)
+
+    def let_go(self) -> None:
+        """Make the blocks that are held free, the first one the next."""
+        self.held[:] = [block for block in self.held if block.pointer is not None]
+        move(self.held, self.free)
 
 
 class Pool:
@@ -205,46 +244,103 @@ class Pool:
 
     # ---- heaps
 
-    def add_heap(self, number: int, handle: Any, size: int, is_shared: bool) -> Heap:
-        """Take up a new heap, which is one range that is not among the free ones yet."""
-        heap = self.heaps[number] = Heap(self, number, handle, size, is_shared)
+    def add_heap(self, number: int, size: int, is_shared: bool) -> Heap:
+        """Make a heap, which is one range that is not among the free ones yet."""
+        heap = self.heaps[number] = Heap(self, number, is_shared)
+        try:
+            heap.opened(*self.source.create_heap(heap, size, self.is_private, self.is_tracked))
+        except MemoryError:
+            self._forget(heap)
+            raise
         return heap
 
     def drop_heap(self, heap: Heap) -> None:
         """Give a wholly free heap back to the driver."""
         self.remove_range(heap.first)
+        handle, heap.handle = heap.handle, None
+        self.source.release_heap(handle)
         del self.heaps[heap.number]
-        self.source.release_heap(heap.handle)
 
     # ---- cached blocks
 
-    def flush(self) -> list[HeapBlock]:
+    def flush(self, busy_too: bool = False) -> None:
         """Make free ranges of the cached blocks that no work uses.
 
-        Returns
-        -------
-        list of HeapBlock
-            Those that work uses; they are cached as before.
+        Parameters
+        ----------
+        busy_too : bool
+            And of those that work uses, if then nothing is left in their heap.
         """
+        for size_class in self.cached():
+            size_class.hold()
         busy: list[HeapBlock] = []
         idle: list[HeapBlock] = []
-        for size_class in self.cached():
-            # Each pop makes a block this function's own, whatever other threads take and give back meanwhile.
-            for _ in range(len(size_class.free)):
-                try:
-                    block = size_class.free.pop()
-                except IndexError:
-                    break
-                if block.stream is not None and block.in_use():
-                    busy.append(block)
-                else:
-                    idle.append(block)
+        for size_class in list(self.classes.values()):
+            for block in size_class.held:
+                (busy if block.stream is not None and block.in_use() else idle).append(block)
         # Ranges of one size are used in this order: old heaps are filled, so that new ones become free.
         for block in sorted(idle, key=_place):
             self.add_range(block.vacate())
+        if busy_too:
+            self._vacate_busy(busy)
+        self._let_go()
+
+    def _vacate_busy(self, busy: list[HeapBlock]) -> None:
+        """Make heaps wholly free in which all that is left are cached blocks of queued work."""
+        by_heap: dict[Heap, list[HeapBlock]] = {}
         for block in busy:
-            block.home.free.append(block)
-        return busy
+            by_heap.setdefault(block.heap, []).append(block)
+        for heap, blocks in by_heap.items():
+            if len(blocks) == heap.placed:
+                for block in blocks:
+                    self.add_range(block.vacate())
+
+    def _let_go(self) -> None:
+        for size_class in list(self.classes.values()):
+            if size_class.held:
+                size_class.let_go()
+
+    def rebuild(self) -> None:
+        """Put right what an exception left half done: all follows from the chains of the heaps."""
+        for heap in list(self.heaps.values()):
+            if heap.handle is None:
+                self._forget(heap)
+            else:
+                heap.rebuild()
+        self._ranges, self._sizes, self.free_bytes = {}, [], 0
+        made: dict[SizeClass, int] = {}
+        for heap in list(self.heaps.values()):
+            for block in heap:
+                if block.pointer is None:
+                    self.insert(block)
+                else:
+                    made[block.home] = made.get(block.home, 0) + 1
+        for size_class in list(self.classes.values()):
+            size_class.made = made.get(size_class, 0)
+        self._let_go()
+
+    def lost(self) -> list[HeapBlock]:
+        """Return the blocks in use that nobody has: an exception came before they were stored, or in a finalizer.
+
+        Who is going to give a block back refers to it, and so does who looks at it now.
+        """
+        found: list[HeapBlock] = []
+        for heap in list(self.heaps.values()):
+            block: HeapBlock | None = heap.first
+            while block is not None:
+                after = block.after
+                # The two neighbours refer to it: `first` or `after` of the one, `before` of the other.
+                if block.pointer is not None and getrefcount(block) == _LOCAL + (1 if after is None else 2):
+                    found.append(block)
+                block = after
+        return found
+
+    def _forget(self, heap: Heap) -> None:
+        """Forget a heap that was never quite made, or is given back already."""
+        if heap.making is not None:
+            handle, heap.making = heap.making[0], None
+            self.source.release_heap(handle)
+        del self.heaps[heap.number]
 
     def wholly_free(self) -> list[Heap]:
         """Return the heaps without a buffer, oldest first."""
@@ -256,6 +352,15 @@ class Pool:
             return []
         below = size + MIN_SPLIT
         return sorted((found for found in self.cached() if size < found.size < below), key=lambda found: found.size)
+
+
+def _references_of_a_local() -> int:
+    """Return how many references of an object ``getrefcount(local)`` tells if only one local variable refers to it."""
+    local = object()
+    return getrefcount(local)
+
+
+_LOCAL = _references_of_a_local()
 
 
 def _place(block: HeapBlock) -> tuple[int, int]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpscffi.memory.block import Block
+    from mpscffi.memory.heap import Heap
 
 GIB = 1 << 30
 
@@ -117,31 +118,35 @@ class SimulatedMemory:
         """Return the bytes that a buffer takes in a heap, and what its offset is a multiple of."""
         return round_up(length, self.align), self.align
 
-    def create_heap(self, size: int, is_private: bool, is_tracked: bool) -> tuple[int, int]:
-        """Return a heap and its size; MemoryError when there is none left."""
+    def create_heap(self, heap: Heap, size: int, is_private: bool, is_tracked: bool) -> tuple[int, int]:
+        """Return a handle for a heap and its size; MemoryError when there is none left."""
         if self.capacity is not None and self.allocated() + size > self.capacity:
             raise MemoryError(f"the simulated device has no room for a heap of {size} bytes")
-        heap = next(self._numbers)
-        self.heaps[heap] = size
+        handle = next(self._numbers)
+        self.heaps[handle] = size
         self._held += size
-        return heap, size
+        heap.making = [handle]
+        return handle, size
 
-    def release_heap(self, heap: int) -> None:
+    def release_heap(self, handle: int | None) -> None:
         """Give a heap back."""
-        self._held -= self.heaps.pop(heap)
+        if handle is not None:
+            self._held -= self.heaps.pop(handle)
 
-    def create_buffer(self, heap: int, offset: int, size: int, is_private: bool) -> tuple[int, int]:
+    def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[int, int]:
         """Return a buffer and its address, 0 in private memory."""
-        if offset % self.align or offset + size > self.heaps[heap]:
-            raise ValueError(f"{size} bytes at {offset} do not lie in heap {heap} of {self.heaps[heap]} bytes")
+        if offset % self.align or offset + size > self.heaps[heap.handle]:
+            raise ValueError(f"{size} bytes at {offset} do not lie in heap {heap.handle}, of {heap.size} bytes")
         pointer = next(self._numbers)
-        self.buffers[pointer] = heap, offset, size
+        self.buffers[pointer] = heap.handle, offset, size
+        heap.making = [pointer]
         # Far apart, so that no two heaps meet.
-        return pointer, 0 if is_private else (heap << 44) + offset
+        return pointer, 0 if is_private else (heap.handle << 44) + offset
 
-    def release_buffer(self, pointer: int) -> None:
+    def release_buffer(self, pointer: int | None) -> None:
         """Give a buffer back."""
-        del self.buffers[pointer]
+        if pointer is not None:
+            del self.buffers[pointer]
 
     def in_use(self, pointer: int) -> bool:
         """Return whether work uses a buffer."""

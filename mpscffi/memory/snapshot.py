@@ -33,7 +33,7 @@ def _block(block: HeapBlock, states: dict[HeapBlock, str], history: History | No
     if block.pointer is None:
         return {"offset": block.offset, "size": block.size, "state": "free"}
     entry: dict[str, Any] = {"offset": block.offset, "size": block.size, "state": states.get(block, "live")}
-    allocation = history.live.get(block) if history is not None else None
+    allocation = history.live.get(id(block)) if history is not None else None
     if allocation is not None and entry["state"] == "live":
         entry["requested"] = allocation["size"]
         entry["id"] = allocation["id"]

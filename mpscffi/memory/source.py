@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from mpscffi.device import Device
+    from mpscffi.memory.heap import Heap
     from mpscffi.stream import Stream
 
     class MemorySource(Protocol):
@@ -29,17 +30,25 @@ if TYPE_CHECKING:
         def size_and_align(self, length: int, is_private: bool) -> tuple[int, int]:
             """Return the bytes that a buffer takes in a heap, and what its offset is a multiple of."""
 
-        def create_heap(self, size: int, is_private: bool, is_tracked: bool) -> tuple[Any, int]:
-            """Return a heap and its size; MemoryError when the driver has none."""
+        def create_heap(self, heap: Heap, size: int, is_private: bool, is_tracked: bool) -> tuple[Any, int]:
+            """Return a handle for a heap and its size; MemoryError when the driver has none.
 
-        def release_heap(self, heap: Any) -> None:
-            """Give a heap back, which stays until work has done with its buffers."""
+            The handle is ``heap.making[0]`` from the moment that it exists.
+            """
 
-        def create_buffer(self, heap: Any, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
-            """Return a buffer and its address, 0 in private memory."""
+        def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
+            """Return a buffer and its address, 0 in private memory.
 
-        def release_buffer(self, pointer: Any) -> None:
-            """Give a buffer back, which stays until work has done with it."""
+            The buffer is ``heap.making[0]`` from the moment that it exists.
+            """
+
+        # Of a real device, these two are functions in C, which no exception of a signal handler keeps from their job.
+
+        def release_heap(self, handle: Any, /) -> object:
+            """Give a heap's handle back, if there is one. Its memory stays until work has done with its buffers."""
+
+        def release_buffer(self, pointer: Any, /) -> object:
+            """Give a buffer back, if there is one. It stays until work has done with it."""
 
         def in_use(self, pointer: Any) -> bool:
             """Return whether queued or running work uses a buffer."""
@@ -64,6 +73,9 @@ class DriverMemory:
     """
 
     __slots__ = ("device", "is_zeroed", "longest", "page", "recommended")
+
+    release_heap = staticmethod(lib.mps_heap_release)
+    release_buffer = staticmethod(lib.mps_buffer_release)
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -96,8 +108,8 @@ class DriverMemory:
         )
         return out[0], out[1]
 
-    def create_heap(self, size: int, is_private: bool, is_tracked: bool) -> tuple[Any, int]:
-        """Return a heap and its size; MemoryError when the driver has none."""
+    def create_heap(self, heap: Heap, size: int, is_private: bool, is_tracked: bool) -> tuple[Any, int]:
+        """Return a handle for a heap and its size; MemoryError when the driver has none."""
         desc = ffi.new(
             "mps_heap_desc *",
             {
@@ -108,7 +120,7 @@ class DriverMemory:
                 "hazard_mode": lib.MPS_HAZARD_TRACKED if is_tracked else lib.MPS_HAZARD_UNTRACKED,
             },
         )
-        out = ffi.new("mps_heap **")
+        heap.making = out = ffi.new("mps_heap **")
         status = lib.mps_heap_create(self.device._pointer, desc, out)
         if status == lib.MPS_STATUS_OUT_OF_MEMORY:
             raise MemoryError(error_message())
@@ -117,14 +129,10 @@ class DriverMemory:
         check(lib.mps_heap_get_size(out[0], sizes, sizes + 1))
         return out[0], sizes[0]
 
-    def release_heap(self, heap: Any) -> None:
-        """Give a heap back, which stays until work has done with its buffers."""
-        lib.mps_heap_release(heap)
-
-    def create_buffer(self, heap: Any, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
+    def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
         """Return a buffer and its address, 0 in private memory."""
-        out = ffi.new("mps_buffer **")
-        status = _create_in_heap(heap, self._buffer_desc(size, is_private), offset, out)
+        heap.making = out = ffi.new("mps_buffer **")
+        status = _create_in_heap(heap.handle, self._buffer_desc(size, is_private), offset, out)
         if status:
             check(status)
         pointer = out[0]
@@ -135,10 +143,6 @@ class DriverMemory:
         if status:
             check(status)
         return pointer, address[0]
-
-    def release_buffer(self, pointer: Any) -> None:
-        """Give a buffer back, which stays until work has done with it."""
-        _release_buffer(pointer)
 
     def in_use(self, pointer: Any) -> bool:
         """Return whether queued or running work uses a buffer."""
@@ -165,4 +169,3 @@ _DESC_SIZE = ffi.sizeof("mps_buffer_desc")
 _VOID_OUT = ffi.typeof("void **")
 _create_in_heap = lib.mps_buffer_create_in_heap
 _contents = lib.mps_buffer_contents
-_release_buffer = lib.mps_buffer_release

@@ -51,7 +51,7 @@ def _totals(allocator: Allocator) -> dict[str, int]:
         "reserved_bytes.all.peak": allocator.reserved_peak,
         "segment.all.allocated": tally.heaps_created,
         "segment.all.freed": tally.heaps_released,
-        "pending_bytes.all.current": -allocator.pending.counters.current,
+        "pending_bytes.all.current": sum(block.size for block in list(allocator.pending.blocks)),
         "driver_bytes.all.current": allocator.source.allocated(),
         "num_alloc_retries": tally.retries,
         "num_ooms": tally.failures,
