@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define NOWHERE                                                                                                        \
+  ", where there is no memory; compiled with validation (validate=True, MPS_COMPILE_VALIDATE) it says where"
+
 typedef struct mistake {
   uint32_t kind;    /* as go_wrong in kernel_samples.c numbers them */
   uint32_t address; /* where that matters */
@@ -13,9 +16,9 @@ typedef struct mistake {
 } mistake;
 
 static const mistake mistakes[] = {
-    {0, 0, "wrote to address 0x0, where there is no memory"},
-    {0, 0x1230, "wrote to address 0x1230, where there is no memory"},
-    {1, 0x40, "read from address 0x40, where there is no memory"},
+    {0, 0, "wrote to address 0x0" NOWHERE},
+    {0, 0x1230, "wrote to address 0x1230" NOWHERE},
+    {1, 0x40, "read from address 0x40" NOWHERE},
 #if defined(__x86_64__)
     {2, 0xdead0000, "used an address that is no valid one"},
     {3, 0, "divided an integer by zero, or the smallest one by -1"},
@@ -50,7 +53,7 @@ static void fails(const char *kernel, const mistake *expected, uint32_t group, u
 
 /* Also on a thread that has run fibers, whether they came to their end or not. */
 static void waits_alone(void) {
-  static const mistake fiber_fault = {0, 0, "wrote to address 0x0, where there is no memory"};
+  static const mistake fiber_fault = {0, 0, "wrote to address 0x0" NOWHERE};
   for (uint32_t way = 0; way < 3; way++) {
     const mistake alone = {way, 0,
                            "reached a barrier or SIMD-group function, but was built without fibers: please report it"};
