@@ -147,3 +147,10 @@ def test_packing_is_the_inverse_and_rounds() -> None:
         "pack_half_to_unorm4x8(half4(1, 0, 1, 0))": 0x00FF00FF,
     }
     assert values_of("uint", cases) == cases
+
+
+def test_bits_that_there_are_not_give_some_number() -> None:
+    preface = """constexpr constant uint extracted = extract_bits(uchar(7), 3u, 9u) + extract_bits(5u, 40u, 50u);
+constexpr constant uint inserted = insert_bits(5u, 6u, 70u, 3u);"""
+    rows = evaluate("uint", ["extracted", "inserted", "extract_bits(0xabcdu, 4u, 8u)"], preface=preface)[:, 0]
+    assert rows[2] == 0xBC

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 
 import numpy as np
 import pytest
@@ -214,6 +215,27 @@ def test_private_memory_beyond_the_limit_is_left_to_fibers() -> None:
     body = f"float mine[2000]; for (uint k = 0; k < 2000; k++) {{ mine[k] = t + k; }} {MEET} out[i] = mine[n % 2000];"
     assert not is_ganged(text_of(body))
     np.testing.assert_array_equal(results(text_of(body), (8,))[0][:8], np.arange(8) + 8)
+
+
+def test_long_code_is_made_of_lanes_too() -> None:
+    steps = " ".join(f"x = x * {k}u + (x >> 3);" for k in range(3, 400))
+    source = text_of(f"uint x = t; {MEET} {steps} {MEET} out[i] = as_type<float>(x & 0x3fffffffu);")
+    assert is_ganged(source)
+    expected = np.arange(40, dtype="u4")
+    for k in range(3, 400):
+        expected = expected * np.uint32(k) + (expected >> np.uint32(3))
+    np.testing.assert_array_equal(results(source, (40,))[0][:40].view("u4"), expected & np.uint32(0x3FFFFFFF))
+
+
+@pytest.mark.parametrize(("count", "gangs"), [(20, 3), (40, 1), (60, 0)])
+def test_what_would_take_long_to_compile_is_done_with_less(count: int, gangs: int) -> None:
+    steps = " ".join(f"room[t] = x; {MEET} x += room[(t + {k}) % count] * gid.y; {MEET}" for k in range(count))
+    program = provider.program(text_of(f"float x = t; {steps} out[i] = x;"))
+    text = program._ganged(program.unit("test", {}, split=False, gangs=True))
+    found = re.findall(r"^define [^\n]*@mslc_gang\w*\(.* noalias %scratch", text or "", re.MULTILINE)
+    assert len(found) == gangs
+        0 if text is None else len(re.findall(r"^define [^\n]*@mslc_gang\w*\(.* noalias %scratch", text, re.M))
+    )
 
 
 def test_a_fault_of_a_lane_is_told() -> None:

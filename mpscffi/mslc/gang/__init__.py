@@ -29,6 +29,11 @@ SIMPLIFY = (
     NAMED_VALUES,
 )
 
+# A unit is a loop, and what LLVM does to many loops of one function takes longer for each: of so many units there is
+# but one function, and with more a thread stays a fiber.
+_MOST_UNITS_IN_ROWS = 64
+_MOST_UNITS = 100
+
 _TYPE = re.compile(r'^(%(?:"[^"]*"|[-\w$.]+)) = type .*$', re.MULTILINE)
 _DECLARED = (
     "void @mslc_gang_collective(ptr, i64, i32, ptr)",
@@ -70,15 +75,17 @@ def ganged(text: str, function: str, prefix: str) -> str:
         raise NotGangedError(error.log) from None
     code = Code(body, {line.partition(" = ")[0] for line in types})
     uniformity = Uniformity(code)
+    any_lanes = Gang(code, uniformity, types, 0)
+    count = len(any_lanes.units.list)
+    if count > _MOST_UNITS:
+        raise NotGangedError("so many parts that clang takes long")
     names = [prefix, f"{prefix}_32", f"{prefix}_16"]
-    parts = [Gang(code, uniformity, types, row).text(name) for name, row in zip(names[:2], (0, 32), strict=True)]
-    if uniformity.has_rows:
-        parts.append(Gang(code, uniformity, types, 16).text(names[2]))
-    else:
-        given = re.sub(r"(?:noalias|readonly) ", "", PARAMETERS)
-        parts.append(
-            f"define internal void @{names[2]}({given}) nounwind {{\n  call void @{prefix}({given})\n  ret void\n}}\n"
-        )
+    parts = [any_lanes.text(prefix)]
+    for name, row in zip(names[1:], (32, 16), strict=True):
+        if count <= _MOST_UNITS_IN_ROWS and (row == 32 or uniformity.has_rows):
+            parts.append(Gang(code, uniformity, types, row).text(name))
+        else:
+            parts.append(_forwarding(name, prefix))
     rest = text[: start.start()] + text[end:]
     _refuse_calls(code, rest)
     rest = re.sub(rf"^declare [^\n]*@(?:{'|'.join(names)})\([^\n]*\n", "", rest, flags=re.MULTILINE)
@@ -87,6 +94,11 @@ def ganged(text: str, function: str, prefix: str) -> str:
     # Lanes meet nowhere any more, so nothing hangs on where a call stands.
     rest = _ATTRIBUTES.sub(lambda match: re.sub(r"\b(?:convergent|nomerge) ", "", match[0]), rest)
     return "\n".join([rest, *declared, *parts])
+
+
+def _forwarding(name: str, other: str) -> str:
+    given = re.sub(r"(?:noalias|readonly) ", "", PARAMETERS)
+    return f"define internal void @{name}({given}) nounwind {{\n  call void @{other}({given})\n  ret void\n}}\n"
 
 
 def _refuse_calls(code: Code, module: str) -> None:

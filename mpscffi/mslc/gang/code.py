@@ -117,6 +117,7 @@ class Code:
             raise NotGangedError("a type and a register of one name")
         # One name space without numbers, of which LLVM demands that they be in order.
         renamed = {name: f"%r{number}" for number, name in enumerate(names)}
+        known = set(renamed.values())
         self.parameters = [renamed[name] for name in names[: len(function.parameters)]]
         self.blocks: dict[str, Block] = {}
         block = Block(renamed[names[len(function.parameters)]], [])
@@ -129,7 +130,7 @@ class Code:
                 if number:
                     block = self.blocks[name] = Block(name, [])
                 continue
-            block.instructions.append(_instruction(line.strip(), renamed))
+            block.instructions.append(_instruction(line.strip(), renamed, known))
         for block in self.blocks.values():
             terminator = block.terminator
             if terminator.opcode not in _TERMINATORS:
@@ -176,7 +177,7 @@ def _local_names(function: Function, lines: list[str]) -> list[str]:
     return names
 
 
-def _instruction(line: str, renamed: Mapping[str, str]) -> Instruction:
+def _instruction(line: str, renamed: Mapping[str, str], known: set[str]) -> Instruction:
     line = without_metadata(line)
     match = _RESULT.match(line)
     result, text = (renamed[match[1]], match[2]) if match else ("", line)
@@ -191,7 +192,6 @@ def _instruction(line: str, renamed: Mapping[str, str]) -> Instruction:
         words.pop(0)
     rest = " ".join(words)
     item = Instruction(result, "", opcode, text, [])
-    known = set(renamed.values())
     labels = set(_TARGET.findall(text))
     item.operands = [name for name in REGISTER.findall(text) if name in known and name not in labels]
     if opcode == "phi":

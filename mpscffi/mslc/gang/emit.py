@@ -25,6 +25,7 @@ SCRATCH_BYTES = 3584
 _PLACES_ALIGNED_TO = 64
 # What a lane's value is made of if it is made anew where it is needed, and so stays a plain function of the lane.
 _CHEAP = frozenset("add sub mul shl lshr ashr and or xor icmp select trunc zext sext ptrtoint getelementptr".split())
+_MOST_STEPS = 32
 PARAMETERS = (
     "ptr noalias readonly %launch, ptr noalias readonly %group, i32 %begin, i32 %lanes, "
     "ptr noalias readonly %constants, ptr noalias %scratch"
@@ -68,6 +69,7 @@ class Gang:
         self._slots: set[str] = set()
         for unit in self.units.list:
             self._find_definitions(unit)
+        self.simple = self._find_simple()
 
     def _find_definitions(self, unit: Unit) -> None:
         blocks = [self.code.blocks[name] for name in unit.apart]
@@ -105,6 +107,21 @@ class Gang:
         if self._scratch_bytes > SCRATCH_BYTES:
             raise NotGangedError("too much memory for each thread")
         self._entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {-LANES * self._scratch_bytes}")
+
+    def _find_simple(self) -> set[str]:
+        """Find values that are soon made anew of what a lane is told of itself and of what all lanes share."""
+        steps = dict.fromkeys(self.code.parameters, 0)
+        for block in self.code.blocks.values():
+            for item in block.instructions:
+                if item.result not in self.uniformity.varying or item.opcode == "alloca":
+                    steps[item.result] = 0  # it is there
+                elif self.uniformity.is_thread_load(item) or (item.opcode == "call" and item.callee == LANE):
+                    steps[item.result] = 1
+                elif item.opcode in _CHEAP:
+                    count = 1 + sum(steps.get(operand, _MOST_STEPS) for operand in item.operands)
+                    if count <= _MOST_STEPS:
+                        steps[item.result] = count
+        return set(steps)
 
     def slot(self, register: str, suffix: str = "") -> tuple[str, str]:
         """The place of a value that one unit leaves to another, and the type that it has there."""
@@ -174,7 +191,6 @@ class UnitWriter:
         self._end: list[str] = []
         self._names: dict[str, str] = dict(zip(gang.code.parameters, _PARAMETERS, strict=True))
         self._in_head = {*self._names} - {gang.code.parameters[THREAD]}  # what the head knows, and so all lanes
-        self._simple: dict[str, bool] = {}
         self._pending: list[tuple[list[str], int, str]] = []
         self._labels: dict[str, str] = {}
         self._count = 0
@@ -197,7 +213,7 @@ class UnitWriter:
         elif register not in self._varying:
             name = self._load(register, "", self._head)
             self._in_head.add(register)
-        elif self._is_simple(register):
+        elif register in gang.simple:
             item = gang.definitions[register]
             name = f"{register}.{self._name}"
             text = self._lane_text(item) or self._renamed(item.text, item.operands)
@@ -206,25 +222,6 @@ class UnitWriter:
             name = self._load(register, "", self._before)
         self._names[register] = name
         return name
-
-    def _is_simple(self, register: str) -> bool:
-        """Whether a lane's value can be made anew of what the lane is told of itself and what all lanes share."""
-        found = self._simple.get(register)
-        if found is not None:
-            return found
-        item = self._gang.definitions.get(register)
-        if item is None:
-            return True  # a parameter
-        if register not in self._varying or self._gang.uniformity.is_thread_load(item):
-            result = True
-        elif item.opcode == "call":
-            result = item.callee == LANE
-        elif item.opcode == "alloca":
-            result = True
-        else:
-            result = item.opcode in _CHEAP and all(map(self._is_simple, item.operands))
-        self._simple[register] = result
-        return result
 
     def _place_of(self, slot: str, register: str, kind: str, lines: list[str]) -> str:
         if register not in self._varying:
