@@ -234,8 +234,6 @@ def test_what_would_take_long_to_compile_is_done_with_less(count: int, gangs: in
     text = program._ganged(program.unit("test", {}, split=False, gangs=True))
     found = re.findall(r"^define [^\n]*@mslc_gang\w*\(.* noalias %scratch", text or "", re.MULTILINE)
     assert len(found) == gangs
-        0 if text is None else len(re.findall(r"^define [^\n]*@mslc_gang\w*\(.* noalias %scratch", text, re.M))
-    )
 
 
 def test_a_fault_of_a_lane_is_told() -> None:
