@@ -133,8 +133,8 @@ def _view_of_own(array: npt.NDArray[Any], device: Device) -> Array | None:
         return None
     offset = array.ctypes.data - lease._block.address
     strides = None if array.flags.c_contiguous else array.strides
-    view = array_over(lease._block, array.dtype, array.shape, offset, strides, array.flags.writeable)
-    view._owned = None  # the Lease owns the block
+    # The Lease owns the block.
+    view = array_over(lease._block, array.dtype, array.shape, offset, strides, array.flags.writeable, owned=False)
     view._memory = memory
     return view
 

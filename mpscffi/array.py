@@ -48,9 +48,13 @@ HOW_TO_WRITE = (
 class Lease:
     """Owns an array's block in its stead once NumPy has been shown the memory; every such view keeps it alive."""
 
-    __slots__ = ("__array_interface__", "_block")
+    __slots__ = ("__array_interface__", "_block", "_owned")
+
+    # What __del__ gives back; None until the array hands it over.
+    _owned: Block | None
 
     def __init__(self, block: Block, writable: bool) -> None:
+        self._owned = None
         self._block = block
         self.__array_interface__ = {
             "shape": (block.length,),
@@ -61,9 +65,13 @@ class Lease:
         }
 
     def __del__(self) -> None:
-        block = self._block
-        block.counters.current -= block.size
-        block.push(block)
+        try:
+            block = self._owned
+        except AttributeError:  # an exception of a signal handler came before it was made
+            return
+        if block is not None:
+            block.counters.current -= block.size
+            block.push(block)
 
 
 #: Held while an array hands its block over to a Lease. Re-entrant, since finalizers run at any point.
@@ -127,7 +135,10 @@ class Array:
         )
 
     def __del__(self) -> None:
-        block = self._owned
+        try:
+            block = self._owned
+        except AttributeError:  # as of a Lease
+            return
         if block is not None:
             block.counters.current -= block.size
             block.push(block)
@@ -360,10 +371,10 @@ class Array:
             with _lease_lock:
                 memory = owner._memory
                 if memory is None:
-                    memory = np.asarray(Lease(owner._block, owner._writable))
-                    owner._memory = memory
-                    # From here on the Lease gives the block back. An empty array's block is not its own.
-                    owner._owned = None
+                    lease = Lease(owner._block, owner._writable)
+                    memory = np.asarray(lease)
+                    # From here on the Lease gives the block back. No exception of a signal handler comes in between.
+                    owner._memory, lease._owned, owner._owned = memory, owner._owned, None
         view: npt.NDArray[Any] = np.ndarray(self.shape, self.dtype, memory, self._offset, self._strides)
         if not self._writable:
             view.flags.writeable = False
@@ -593,6 +604,7 @@ def array_over(
     strides: tuple[int, ...] | None = None,
     writable: bool = True,
     view_of: Array | None = None,
+    owned: bool = True,
 ) -> Array:
     """Return an array over a block, which it owns unless it is a view.
 
@@ -604,11 +616,13 @@ def array_over(
         As the array has them; strides None for C order.
     view_of : Array, optional
         What keeps the block alive.
+    owned : bool
+        False if something else keeps it alive, and owns it.
     """
     array = _new(Array)
     array._base = view_of if view_of is None or view_of._base is None else view_of._base
     array._block = block
-    array._owned = block if view_of is None else None
+    array._owned = block if owned and view_of is None else None
     array._memory = array._seen = None
     array._offset = offset
     array._strides = strides

@@ -37,6 +37,10 @@ interrupter = Interrupter(
 )
 
 
+#: Modules that pass blocks from one owner to another.
+ARRAYS = ("array", "adopt", "creation")
+
+
 class Program:
     """A program that comes by everything that an allocator does.
 
@@ -214,19 +218,37 @@ TestInterrupted = Interrupted.TestCase
 # ---- on a device
 
 
+def arrays_and_the_cache() -> None:
+    kept = [mpscffi.empty(size) for size in (1, 1000, 100_000, 3_000_000, 1)]
+    del kept
+    mpscffi.empty_cache()
+
+
+def views() -> None:
+    array = mpscffi.empty(1000)
+    shown = array.numpy()
+    again = mpscffi.from_numpy(shown[10:])
+    del array, shown
+    again[3:].numpy()
+    mpscffi.empty(7)
+
+
 @pytest.mark.usefixtures("settled")
-def test_an_exception_at_any_place_on_a_device(device: mpscffi.Device) -> None:
-    allocator = allocator_of(device)
-
-    def work() -> None:
-        kept = [mpscffi.empty(size) for size in (1, 1000, 100_000, 3_000_000, 1)]
-        del kept
-        mpscffi.empty_cache()
-
+@pytest.mark.parametrize(
+    ("work", "where"),
+    [
+        (arrays_and_the_cache, interrupter),
+        (views, Interrupter(lambda path: path.endswith(tuple(f"mpscffi{os.sep}{name}.py" for name in ARRAYS)))),
+    ],
+)
+def test_an_exception_at_any_place_on_a_device(
+    device: mpscffi.Device, work: Callable[[], None], where: Interrupter
+) -> None:
     work()
-    found = interrupter.places(work)
+    found = where.places(work)
+    assert len(found) > 30
     for place in random.sample(sorted(found), len(found))[:SAMPLE]:
-        assert interrupter.interrupt(work, random.randint(1, found[place]), place), place
+        where.interrupt(work, random.randint(1, found[place]), place)
         work()
         arrays = [mpscffi.full(size, 1) for size in (1, 1000, 100_000, 3_000_000, 1)]
         assert all((array.numpy() == 1).all() for array in arrays), place
@@ -234,7 +256,7 @@ def test_an_exception_at_any_place_on_a_device(device: mpscffi.Device) -> None:
         gc.collect()
         mpscffi.synchronize()
         mpscffi.empty_cache()
-        assert mpscffi.current_allocated_memory() == allocator.reserved == 0, place
+        assert mpscffi.current_allocated_memory() == allocator_of(device).reserved == 0, place
 
 
 @pytest.mark.usefixtures("settled")
@@ -262,6 +284,8 @@ def test_signals_by_the_clock(device: mpscffi.Device) -> None:
                 is_armed = True
                 for step in range(200):
                     arrays.append(mpscffi.empty(1 + step * 7919 % 300_000))
+                    if step % 3 == 0:
+                        arrays[-1] = arrays[-1].numpy()
                     if len(arrays) > 20:
                         del arrays[step % 20]
                 mpscffi.empty_cache()
