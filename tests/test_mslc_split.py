@@ -52,6 +52,9 @@ SPLIT = {
   room[t] = mine[t % 4]; {BARRIER}
   mine[t % WIDTH] += room[(t + 2) % count]; {BARRIER}
   out[i] = mine[0] + mine[1] * other + mine[2] + mine[3];""",
+    "changed by a cast": f"""uint2 v = uint2(1, 2); {{ thread uint *p = (thread uint *)&v; p[t & 1] = 9; }}
+  uint k = 1, m = 2; {BARRIER} ((thread uint &)k) = t; *(thread uint *)(&m) = t + 1; {BARRIER}
+  out[i] = v.x + v.y * 10 + k * 100 + m * 10000;""",
     "vectors": f"""float4 v = float4(in[i], t, 1, 2); uint2 at(t, t + 1);
   room[t] = v.x; {BARRIER}
   v.yz += room[(t + 3) % count]; at.x += 2; {BARRIER}
@@ -141,6 +144,17 @@ FIBERS = {
     "a barrier in a lambda": f"auto wait = [] {{ {BARRIER} }}; wait(); out[i] = t;",
     "auto": f"auto x = in[i]; {BARRIER} out[i] = x;",
     "a reference": f"device float &to = out[i]; {BARRIER} to = t;",
+    "a type with a variable": f"union {{ float f; uint u; }} both; both.f = in[i]; {BARRIER} out[i] = both.u & 0xffff;",
+    "a struct with a value": f"struct One {{ uint x; }} one = {{t}}; {BARRIER} out[i] = one.x;",
+    "a variable of a struct": f"struct Step step = {{1, 2}}; step.start = t; {BARRIER} out[i] = step.start;",
+    "a variable of an enum": f"enum Kind {{ A, C = 5 }}; enum Kind k = A; if (t & 1) {{ k = C; }} {BARRIER}"
+    " out[i] = k;",
+    "a pointer by another name": f"using Own = thread float *; float a[2] = {{in[i], 5}}; Own p = a; {BARRIER}"
+    f" float b[2] = {{7, in[i]}}; b[n % 2] += 2; out[i] = p[0] + p[1] * 10 + b[0]; {BARRIER} out[i] += p[1];",
+    "a pointer in a struct": f"struct View {{ thread float *p; View(thread float *q) : p(q) {{}} }};"
+    f" float a[3] = {{in[i], 2, 3}}; View v(a); {BARRIER} v.p[1] = t; {BARRIER} out[i] = v.p[0] + v.p[1] * 100;",
+    "a reference in a struct": f"struct View {{ thread float &p; }}; float a = in[i]; View v = {{a}}; {BARRIER}"
+    " out[i] = v.p;",
     "a private pointer": f"float x = t; thread float *p = &x; {BARRIER} out[i] = *p;",
     "a switch": f"switch (n) {{ case 1: {BARRIER} break; default: break; }} out[i] = t;",
     "a SIMD-group function in a condition": "out[i] = 1; if (t < 8) { out[i] = simd_sum(in[i]); }",
@@ -156,6 +170,8 @@ FIBERS = {
 # Split by the tokens, refused by clang: what regions see as const is changed.
 REFUSED = {
     "changed by a function": f"uint k = 4; advance(k); {BARRIER} out[i] = k + t;",
+    "a named array": f"using Three = uint[3]; Three a = {{1, 2, 3}}; {BARRIER} a[t % 3] = t; {BARRIER}"
+    " out[i] = a[0] + a[1] * 10 + a[2] * 100;",
     "a changed position": f"{BARRIER} lane += t; {BARRIER} out[i] = lane;",
 }
 
@@ -200,6 +216,22 @@ def test_loops_compute_what_fibers_compute(name: str, monkeypatch: pytest.Monkey
                 np.testing.assert_allclose(mine, theirs, rtol=1e-6)
                 continue
             np.testing.assert_array_equal(mine.view("u4"), theirs.view("u4"), err_msg=str(size))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in FIBERS
+        if name.startswith(("a type", "a struct", "a variable of", "a pointer", "a reference in"))
+    ],
+)
+def test_what_only_seems_to_be_shared_is_of_each_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = text_of(FIBERS[name])
+    others = results(source, (40,))
+    monkeypatch.setenv("MPSCFFI_FIBERS", "1")
+    np.testing.assert_array_equal(others[0], results(source, (40,))[0])
+    assert len(np.unique(others[0])) > 1
 
 
 @pytest.mark.parametrize("name", FIBERS)

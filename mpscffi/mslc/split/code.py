@@ -11,6 +11,7 @@ from ..tokens import IDENTIFIER, OPERATOR
 if TYPE_CHECKING:
     from ..kernels import Kernel
     from ..rewrite import Rewriter
+    from ..tokens import Tokens
 
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<="}
 STEPS = {"++", "--"}
@@ -82,6 +83,33 @@ class Item:
     otherwise: list[Item] | None = None
 
 
+def keeps_private_pointers(tokens: Tokens) -> bool:
+    """Whether a source has types that may keep addresses of a thread's own variables: members, aliases, arguments."""
+    text, partner = tokens.text, tokens.partner
+    for index, word in enumerate(text):
+        if word != "thread":
+            continue
+        end = next((i for i in range(index, len(text)) if text[i] in (";", ",", "(", ")", "{", "}", ">", "=")), -1)
+        if not {"*", "&"} & set(text[index:end]) or text[end] == "(":  # `(`: what a function returns
+            continue
+        start = next((i for i in range(index - 1, -1, -1) if text[i] in (";", "{", "}", "(", "<")), -1)
+        if text[start] == "<" or (text[start] in (";", "}", "{") and {"using", "typedef"} & set(text[start:index])):
+            return True
+        if text[start] in (";", "{", "}") and _is_member(text, partner, start):
+            return True
+    return False
+
+
+def _is_member(text: list[str], partner: list[int], index: int) -> bool:
+    """Whether what stands behind a token is directly in the braces of a class."""
+    while index >= 0 and text[index] != "{":
+        index = (partner[index] if text[index] in ("}", ")", "]") else index) - 1
+    head = index - 1
+    while head >= 0 and text[head] not in (";", "{", "}", ")"):
+        head -= 1
+    return bool({"struct", "class", "union"} & set(text[max(head, 0) : max(index, 0)]))
+
+
 class Code:
     """Answers questions about a kernel's tokens.
 
@@ -98,6 +126,7 @@ class Code:
         self._text = rewriter.tokens.text
         self._inside = rewriter.attributes.inside
         self._output = rewriter.output(kernel)  # a copy
+        self._variables: list[Variable] = []
 
     def _meets(self, index: int) -> bool:
         if self._tokens.kind[index] != IDENTIFIER:
@@ -173,7 +202,9 @@ class Code:
                 continue
             if self._text[index - 1] in STEPS or self._text[index + 1] in STEPS or self._assignment_at(index + 1):
                 return True
-            if self._text[index - 1] == "&" and self._text[index - 2] in ("(", ",", "=", "{", ";", "return"):
+            if self._is_address(index - 1) or self._is_private_cast(index - 1):
+                return True
+            if self._text[index - 1] == "(" and self._is_private_cast(index - 2):
                 return True
             if self._text[index + 1] == "." and (self._assignment_at(index + 3) or self._text[index + 3] in STEPS):
                 return True
@@ -201,9 +232,22 @@ class Code:
 
     def _is_pointed_to(self, name: str, start: int, stop: int) -> bool:
         """Whether the address of a variable seems to be taken: another one may keep it alive."""
-        for index in range(start, stop):
-            if self._text[index] == name and self._text[index - 1] == "&":
-                before = index - 2
-                if self._tokens.kind[before] == OPERATOR and self._text[before] not in (")", "]"):
-                    return True
-        return False
+        return any(self._text[index] == name and self._is_address(index - 1) for index in range(start, stop))
+
+    def _is_address(self, index: int) -> bool:
+        """Whether a token is the `&` that takes an address, as far as is not sure that it is no other."""
+        text, before = self._text, index - 1
+        if text[index] != "&":
+            return False
+        if text[before] == ")":
+            is_name = self._tokens.partner[before] == before - 2 and self._tokens.kind[before - 1] == IDENTIFIER
+            is_type = is_name and all(variable.name != text[before - 1] for variable in self._variables)
+            return text[before - 1] in ("*", "&") or is_type
+        return text[before] == "return" or (self._tokens.kind[before] == OPERATOR and text[before] != "]")
+
+    def _is_private_cast(self, closing: int) -> bool:
+        """Whether a token ends a cast to a pointer or reference to what is a thread's own, as `(thread float *)`."""
+        text = self._text
+        if text[closing] != ")" or text[closing - 1] not in ("*", "&"):
+            return False
+        return "thread" in text[self._tokens.partner[closing] : closing]

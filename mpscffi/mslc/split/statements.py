@@ -31,7 +31,7 @@ _PER_THREAD_INPUTS = {
 # Statements that begin with one of these are neither declarations nor expressions.
 _JUMPS = {"return", "break", "continue", "goto"}
 _KEYWORDS = {"case", "default", "delete", "throw", "if", "else", "for", "while", "do", "switch", "operator"} | _JUMPS
-_REFUSED = {"goto", "asm", "__asm__", "decltype", "__typeof__", "#", "_Pragma", "volatile"}
+_REFUSED = {"goto", "asm", "__asm__", "decltype", "__typeof__", "#", "_Pragma", "volatile", "const_cast"}
 _DECLARE_TYPES = {"struct", "class", "union", "enum", "using", "typedef", "static_assert"}
 _SPECIFIERS = {"const", "constexpr", "static", "unsigned", "signed", "thread", "device", "threadgroup", "constant"}
 
@@ -53,7 +53,6 @@ class Statements(Code):
         super().__init__(rewriter, kernel)
         self._refuse()
         function = kernel.function
-        self._variables: list[Variable] = []
         self._parameters = self._read_parameters()
         scope = {variable.name: variable for variable in self._parameters}
         body, stop = function.body + 1, function.stop - 1
@@ -153,6 +152,7 @@ class Statements(Code):
         if word in ("static", "const", "constexpr", "alignas") and "struct mslc_threadgroup_" in self._output[start]:
             return self._threadgroup(item)
         if word in _DECLARE_TYPES and not meets:
+            self._refuse_variables(item)
             item.kind = "group"
             return item
         if not meets and not jumps:
@@ -182,6 +182,15 @@ class Statements(Code):
         else:
             raise NotSplitError(f"threads meet, or leave, in a '{word}'")
         return item
+
+    def _refuse_variables(self, item: Item) -> None:
+        """Refuse a definition of a type that also declares variables, or names its type with `struct`."""
+        text = self._text
+        if text[item.start] in ("using", "typedef", "static_assert"):
+            return
+        opening = next((index for index in range(item.start, item.stop) if text[index] in ("{", "=", "(")), item.start)
+        if text[opening] != "{" or self._tokens.partner[opening] + 2 != item.stop:
+            raise NotSplitError(f"a variable of a type that is told by '{text[item.start]}'")
 
     def _is_barrier(self, start: int, stop: int) -> bool:
         index = start + 2 if self._text[start : start + 2] == ["metal", "::"] else start

@@ -19,7 +19,7 @@ _PURE = {"min", "max", "abs", "clamp", "clz", "ctz", "popcount", "select", "ceil
     "is_function_constant_defined",
 }
 _INTEGERS = {"ushort", "short", "uint", "int", "ulong", "long", "size_t"}
-_TYPES = {
+TYPES = {
     base + lanes
     for base in ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "half", "bfloat")
     for lanes in ("", "2", "3", "4")
@@ -114,7 +114,7 @@ class SharedValues(Statements):
             return False
         if word in self._templates:
             return behind != "(" or text[self._tokens.partner[index + 1] + 1] != "("
-        return word in _PURE or word in _TYPES or behind not in ("(", "<", "{")
+        return word in _PURE or word in TYPES or behind not in ("(", "<", "{")
 
     def _check_control(self, items: list[Item]) -> None:
         for item in items:
@@ -177,7 +177,7 @@ class SharedValues(Statements):
         if self._changes(*tokens) or {"[", "*=", "->", "{"} & set(text[tokens[0] : tokens[1]]):
             return False
         for index in range(*tokens):
-            if kind[index] == IDENTIFIER and text[index] not in _TYPES and text[index - 1] != ".":
+            if kind[index] == IDENTIFIER and text[index] not in TYPES and text[index - 1] != ".":
                 variable = scope.get(text[index])
                 if variable is None or variable.form not in ("input", "uniform") or text[index + 1] == "(":
                     return False

@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..kernels import split_list
-from .code import Declarator, Item, NotSplitError, Stride, Variable
-from .uniformity import SharedValues
+from .code import Declarator, Item, NotSplitError, Stride, Variable, keeps_private_pointers
+from .uniformity import TYPES, SharedValues
 
 if TYPE_CHECKING:
     from ..kernels import Kernel
     from ..rewrite import Rewriter
 
+_PLAIN = re.compile(
+    r"const|metal|unsigned|signed|vec|device|constant|threadgroup|packed_\w+|(?:float|half|bfloat)\dx\d"
+)
 _WITH_DELTA = re.compile(r".*(?:shuffle|broadcast).*")
 
 
@@ -34,6 +37,7 @@ class Splitter(SharedValues):
 
     def __init__(self, rewriter: Rewriter, kernel: Kernel, *, strides: bool = True) -> None:
         super().__init__(rewriter, kernel, strides=strides)
+        self._keeps_pointers = keeps_private_pointers(self._tokens)
         self._count = 0
         self._lines: list[str] = []
         self._memory = "0"
@@ -192,13 +196,19 @@ class Splitter(SharedValues):
             variable = declarator.variable
             if variable.is_reference or re.search(r"\bauto\b", variable.type_text):
                 raise NotSplitError(f"'{variable.name}' is alive across a barrier, and its type is not told")
-            if variable.is_private_pointer:
+            if variable.is_private_pointer or (self._keeps_pointers and not self._is_plain(variable.type_text)):
                 raise NotSplitError(f"'{variable.name}' is alive across a barrier, and may point to a variable")
             suffix = self._on_group_level(*declarator.suffix, item.scope)
             self._declare_array(variable, suffix)
             scope[variable.name] = variable
             code += self._initialization(declarator, suffix)
         return code
+
+    @staticmethod
+    def _is_plain(type_text: str) -> bool:
+        """Whether a type is one of the language's numbers and vectors, or a pointer to what all threads see."""
+        words = re.findall(r"[A-Za-z_]\w*", type_text)
+        return all(word in TYPES or _PLAIN.fullmatch(word) for word in words)
 
     def _initialization(self, declarator: Declarator, suffix: str) -> str:
         variable = declarator.variable
@@ -238,6 +248,7 @@ class Splitter(SharedValues):
             code += f"{const}{variable.type_text} {variable.place} {value}; "
             if variable.type_text == "auto":
                 code += f"static_assert(!__is_pointer(decltype({variable.place})));"  # to what, the type does not tell
+            code += f"static_assert(!__is_array(decltype({variable.place})));"  # regions would have its address
         return code
 
     def _emit_control(self, item: Item) -> None:
