@@ -171,6 +171,28 @@ def test_errors_for_any_float(name: str, mode: str) -> None:
     assert off[worst] <= ERRORS[name], f"{name}({x[worst]!r}, {y[worst]!r}) = {out.numpy()[worst]!r}, {exact[worst]!r}"
 
 
+def test_zero_keeps_its_sign() -> None:
+    names = "sin tan asin atan sinh tanh asinh atanh sqrt floor ceil rint trunc round sinpi tanpi".split()
+    expressions = [f"{name}(x)" for name in names]
+    scalars = evaluate("float", expressions, ("float", np.float32([0.0, -0.0] * 16)))
+    of_vectors = evaluate("float", [f"{name}(float4(x)).y" for name in names], ("float", np.float32([0.0, -0.0] * 16)))
+    for got in (scalars, of_vectors):
+        assert not got.any()
+        np.testing.assert_array_equal(np.signbit(got), [[False, True] * 16] * len(names), err_msg=str(names))
+
+
+@pytest.mark.parametrize("mode", ["safe", "relaxed", "fast"])
+def test_powers_of_two_up_to_the_largest_float(mode: str) -> None:
+    x = np.float32([127.5, 127.99, 128.0, -125.5, 126.4999])
+    source = "#include <metal_stdlib>\nusing namespace metal;\n"
+    source += "kernel void test(device float *x, uint i [[thread_position_in_grid]]) { x[i] = exp2(x[i]); }"
+    library = mpscffi.compile_shader(source, math_mode=mode)
+    array = mpscffi.asarray(x)
+    library.test(array)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(array.numpy(), np.exp2(x.astype("f8")).astype("f4"), rtol=3e-7)
+
+
 def test_functions_of_multiples_of_pi_are_exact() -> None:
     x = np.float32([0, 0.5, 1, 1.5, 2, -0.5, -1, 1e6, 1e6 + 0.5, 16777216.0])
     sin, cos = evaluate("float", ["sinpi(x)", "cospi(x)"], ("float", x))

@@ -15,10 +15,10 @@ MSLC_FUNC float tanh(float x) {
   p = p * z - 0.05369296f;
   p = p * z + 0.133309f;
   p = p * z - 0.33333263f;
-  const float near_zero = x + x * z * p;
+  const float near_zero = size + size * z * p;
   const power of((size > 20.0f ? 20.0f : size) * 2.88539008f); // e^(2 size); of more it is 1 anyhow
-  const float far = __builtin_copysignf(1.0f - 2.0f / (of.p * power_of_two(of.n) + 1.0f), x);
-  return size < 0.65f ? near_zero : far;
+  const float far = 1.0f - 2.0f / (of.p * power_of_two(of.n) + 1.0f);
+  return __builtin_copysignf(size < 0.65f ? near_zero : far, x);
 }
 
 // e^x might be infinite where half of it is not. Then it is made of half of e^80 and e^(x - 80).
@@ -55,10 +55,10 @@ MSLC_FUNC float asinh(float x) {
   p = p * z - 4.4613443e-02f;
   p = p * z + 7.49989e-02f;
   p = p * z - 1.6666666e-01f;
-  const float near_zero = x + x * z * p;
+  const float near_zero = size + size * z * p;
   const bool is_big = size > square_is_all;
   const float far = __builtin_logf(is_big ? size : size + __builtin_sqrtf(z + 1.0f)) + (is_big ? ln_2 : 0.0f);
-  return size < 0.5f ? near_zero : __builtin_copysignf(far, x);
+  return __builtin_copysignf(size < 0.5f ? near_zero : far, x);
 }
 
 MSLC_FUNC float acosh(float x) {

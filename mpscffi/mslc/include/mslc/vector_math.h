@@ -32,6 +32,7 @@ struct power {
 };
 
 MSLC_FUNC float exp2(float x) {
+#pragma clang fp reassociate(off) // the product of both powers might be infinite where the result is not
   // Beyond these the result is infinite or zero. NaN passes.
   float in_range = x > 129.0f ? 129.0f : x;
   in_range = in_range < -151.0f ? -151.0f : in_range;

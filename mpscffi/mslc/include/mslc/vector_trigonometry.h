@@ -25,10 +25,10 @@ MSLC_FUNC float atan_of_unit(float x) {
 }
 
 MSLC_FUNC float atan(float x) {
-  const bool is_steep = __builtin_fabsf(x) > 1.0f;
-  const float near = atan_of_unit(is_steep ? 1.0f / x : x);
-  const float steep = (__builtin_copysignf(half_pi, x) - near) + __builtin_copysignf(half_pi_rest, -x);
-  return is_steep ? steep : near;
+  const float size = __builtin_fabsf(x);
+  const bool is_steep = size > 1.0f;
+  const float near = atan_of_unit(is_steep ? 1.0f / size : size);
+  return __builtin_copysignf(is_steep ? (half_pi - near) + half_pi_rest : near, x);
 }
 
 MSLC_FUNC float atan2(float y, float x) {
