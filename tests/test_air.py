@@ -692,6 +692,12 @@ def test_threadgroup_variables() -> None:
     assert library.reverse.static_thread_group_memory_length == 64 * 4 + 16
 
 
+def test_code_of_gangs_that_clang_refuses_is_left_to_fibers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSCFFI_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("mpscffi.mslc.air.build.ganged", lambda text, function, prefix: "no code")
+    test_threadgroup_arguments()
+
+
 def test_threadgroup_arguments() -> None:
     body = Body()
     body.store("float", body.load("float", "%0", "%2"), "%1", "%2", 3)

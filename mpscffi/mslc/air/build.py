@@ -86,8 +86,7 @@ class Builder:
                 text = translate(air, kernel, constants, validate=True)
                 self._compile_validated(text, kernel, "kernel.o", directory)
             else:
-                text = self._translated(air, kernel, constants, directory)
-                self._compile(text, kernel, ["-c"], "kernel.o", directory)
+                self._compile_translated(air, kernel, constants, ["-c"], "kernel.o", directory)
             self._link(kernel, output, directory)
 
     def emit(
@@ -106,25 +105,42 @@ class Builder:
                     file.write(text)
                 return
             arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
-            text = self._translated(text, kernel, constants, directory)
-            self._compile(text, kernel, arguments, os.path.abspath(output), directory)
+            self._compile_translated(text, kernel, constants, arguments, os.path.abspath(output), directory)
 
-    def _translated(
+    def _compile_translated(
+        self,
+        air: str,
+        kernel: str,
+        constants: Mapping[str | int, tuple[int, bytes]],
+        arguments: list[str],
+        output: str,
+        directory: str,
+    ) -> None:
+        """Compile a kernel: SIMD-groups as loops over their lanes, if that can be, fibers else."""
+        if not self._fibers:
+            text = self._ganged(air, kernel, constants, directory)
+            try:
+                if text is not None:
+                    self._compile(text, kernel, arguments, output, directory)
+                    return
+            except CompileError:
+                pass  # without gangs clang has less to do, and the last word
+        self._compile(translate(air, kernel, constants), kernel, arguments, output, directory)
+
+    def _ganged(
         self, air: str, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], directory: str
-    ) -> str:
-        """Return what is to be compiled: SIMD-groups as loops over their lanes, if that can be, fibers else."""
-        if self._fibers:
-            return translate(air, kernel, constants)
+    ) -> str | None:
+        """Return a kernel's code made of gangs, if it can be and there is anything to gain."""
         text = translate(air, kernel, constants, gangs=True)
         if f"@{GANG_RUNNER}" not in text:
-            return text
+            return None
         self._compile(text, kernel, [*SIMPLIFY, "-S", "-emit-llvm"], "thread.ll", directory)
         with open(os.path.join(directory, "thread.ll"), encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
         try:
             return ganged(text, THREAD_FUNCTION, "mslc_gang")
         except NotGangedError:
-            return translate(air, kernel, constants)
+            return None
 
     def printed(self, bitcode: bytes, kernel: str, directory: str) -> str:
         """Return bitcode as LLVM's text.
