@@ -20,7 +20,7 @@ KINDS = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32
 
 @pytest.fixture(scope="module", name="torch")
 def _torch() -> Any:
-    # Too large to be installed by a test: pip install torch --index-url https://download.pytorch.org/whl/cpu
+    # Too large to be installed by a test: pip install torch (the CPU build will do)
     return pytest.importorskip("torch")
 
 
