@@ -49,6 +49,7 @@ struct mps_backend {
   mps_status (*buffer_open)(mps_buffer *buffer);         /* a buffer of its own, zero-filled */
   mps_status (*buffer_open_in_heap)(mps_buffer *buffer); /* buffer->heap, heap_offset: given (placement) or chosen */
   mps_status (*buffer_open_no_copy)(mps_buffer *buffer); /* over buffer->contents */
+  mps_status (*buffer_open_native)(mps_buffer *buffer, void *native); /* sets length and storage_mode too */
   void (*buffer_close)(mps_buffer *buffer);
   void *(*buffer_native)(mps_buffer *buffer);
 

@@ -59,6 +59,17 @@ static mps_status finish(mps_buffer *buffer, mps_status opened, mps_buffer **out
   return MPS_STATUS_OK;
 }
 
+/* The same for a buffer over what somebody else owns. */
+static mps_status finish_taken(mps_buffer *buffer, void *taken, mps_status opened, mps_release_fn release, void *user,
+                               mps_buffer **out_buffer) {
+  if (opened == MPS_STATUS_OK) {
+    buffer->taken = taken;
+    buffer->release = release;
+    buffer->release_user = user;
+  }
+  return finish(buffer, opened, out_buffer);
+}
+
 mps_status mps_device_heap_size_and_align(mps_device *device, const mps_buffer_desc *given, uint64_t *out_size,
                                           uint64_t *out_align) {
   MPS_ENTER(device, MPS_KIND_DEVICE);
@@ -158,12 +169,20 @@ mps_status mps_buffer_create_no_copy(mps_device *device, void *pointer, const mp
     return MPS_STATUS_OUT_OF_MEMORY;
   }
   buffer->contents = pointer;
-  mps_status opened = device->backend->buffer_open_no_copy(buffer);
-  if (opened == MPS_STATUS_OK) {
-    buffer->release = release;
-    buffer->release_user = user;
+  return finish_taken(buffer, pointer, device->backend->buffer_open_no_copy(buffer), release, user, out_buffer);
+}
+
+mps_status mps_buffer_create_from_native(mps_device *device, void *native, mps_release_fn release, void *user,
+                                         mps_buffer **out_buffer) {
+  MPS_ENTER(device, MPS_KIND_DEVICE);
+  MPS_REQUIRE(native);
+  MPS_REQUIRE(out_buffer);
+  mps_buffer_desc desc = {.struct_size = sizeof desc};
+  mps_buffer *buffer = new_buffer(device, &desc);
+  if (buffer == NULL) {
+    return MPS_STATUS_OUT_OF_MEMORY;
   }
-  return finish(buffer, opened, out_buffer);
+  return finish_taken(buffer, native, device->backend->buffer_open_native(buffer, native), release, user, out_buffer);
 }
 
 mps_status mps_buffer_retain(mps_buffer *buffer) {
@@ -194,7 +213,7 @@ void mps_buffer_drop(mps_buffer *buffer) {
   mps_device *device = buffer->device;
   mps_heap *heap = buffer->heap;
   mps_release_fn release = buffer->release;
-  void *user = buffer->release_user, *contents = buffer->contents;
+  void *user = buffer->release_user, *taken = buffer->taken;
   uint64_t length = buffer->length;
   mps_trace_memory(MPS_TRACE_BUFFER_RELEASE, buffer, buffer->label, length);
   device->backend->buffer_close(buffer);
@@ -206,7 +225,7 @@ void mps_buffer_drop(mps_buffer *buffer) {
   mps_device_drop(device);
   /* Last: the caller's function may do anything, releasing the device included. */
   if (release != NULL) {
-    release(user, contents, length);
+    release(user, taken, length);
   }
 }
 

@@ -66,8 +66,10 @@ struct mps_buffer {
   uint32_t cache_mode;
   uint32_t hazard_mode;
   char *label; /* owned, or NULL */
-  /* Memory taken over without a copy: the core calls this after the backend has closed the buffer. */
+  /* Memory, or a buffer of the device's own, taken over without a copy: the core calls this with it after the backend
+   * has closed the buffer. */
   mps_release_fn release;
+  void *taken;
   void *release_user;
   /* Commands that use the buffer and are not complete. Backends count it up when they encode and down when a command is
    * done, through mps_buffer_begin_use and mps_buffer_end_use, which also hold a reference. */

@@ -35,6 +35,7 @@ mps_purgeable_state host_heap_set_purgeable(mps_heap *heap, mps_purgeable_state 
 mps_status host_buffer_open(mps_buffer *buffer);
 mps_status host_buffer_open_in_heap(mps_buffer *buffer);
 mps_status host_buffer_open_no_copy(mps_buffer *buffer);
+mps_status host_buffer_open_native(mps_buffer *buffer, void *native);
 void host_buffer_close(mps_buffer *buffer);
 void *host_buffer_native(mps_buffer *buffer);
 

@@ -26,6 +26,7 @@ const mps_backend mps_host_backend = {
     .buffer_open = host_buffer_open,
     .buffer_open_in_heap = host_buffer_open_in_heap,
     .buffer_open_no_copy = host_buffer_open_no_copy,
+    .buffer_open_native = host_buffer_open_native,
     .buffer_close = host_buffer_close,
     .buffer_native = host_buffer_native,
 

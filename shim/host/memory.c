@@ -142,6 +142,14 @@ mps_status host_buffer_open_no_copy(mps_buffer *buffer) {
   return MPS_STATUS_OK;
 }
 
+mps_status host_buffer_open_native(mps_buffer *buffer, void *native) {
+  (void)buffer;
+  return mps_fail(MPS_STATUS_UNSUPPORTED,
+                  "mps_buffer_create_from_native: the host device has no buffers of another's making, and cannot use "
+                  "%p: only a Metal device takes an id<MTLBuffer>; for memory there is mps_buffer_create_no_copy",
+                  native);
+}
+
 void host_buffer_close(mps_buffer *buffer) {
   if (buffer->heap) {
     host_heap_give(buffer);

@@ -222,6 +222,15 @@ MPS_API mps_status mps_buffer_create_in_heap(mps_heap *heap, const mps_buffer_de
  * Errors: INVALID_ARGUMENT naming the alignment. Since 1. */
 MPS_API mps_status mps_buffer_create_no_copy(mps_device *device, void *pointer, const mps_buffer_desc *desc,
                                              mps_release_fn release, void *user, mps_buffer **out_buffer);
+
+/* A buffer over one of the device's own that somebody else made: `native` is an id<MTLBuffer> on Metal, which must be
+ * a live object, of shared or private storage. Without a copy; it is retained as long as the buffer has users, queued
+ * work included. Then `release` (may be NULL) is called with it and its length; not on failure. Work that its maker
+ * queued elsewhere is the caller's to wait for. Errors: INVALID_ARGUMENT for an object of another kind or device;
+ * UNSUPPORTED for other storage, and on the host device, whose memory is the caller's own: see
+ * mps_buffer_create_no_copy. Since 1. */
+MPS_API mps_status mps_buffer_create_from_native(mps_device *device, void *native, mps_release_fn release, void *user,
+                                                 mps_buffer **out_buffer);
 MPS_API mps_status mps_buffer_retain(mps_buffer *buffer);
 MPS_API mps_status mps_buffer_release(mps_buffer *buffer);
 MPS_API mps_status mps_buffer_get_info(mps_buffer *buffer, mps_buffer_info *info);

@@ -24,6 +24,7 @@ const mps_backend mps_metal_backend = {
     .buffer_open = metal_buffer_open,
     .buffer_open_in_heap = metal_buffer_open_in_heap,
     .buffer_open_no_copy = metal_buffer_open_no_copy,
+    .buffer_open_native = metal_buffer_open_native,
     .buffer_close = metal_buffer_close,
     .buffer_native = metal_buffer_native,
 

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Take over a new MTLBuffer. */
+/* Take over a reference to an MTLBuffer. */
 static void set_impl(mps_buffer *buffer, id<MTLBuffer> impl) {
   buffer->impl = impl;
   buffer->contents = buffer->storage_mode == MPS_STORAGE_PRIVATE ? NULL : [impl contents];
@@ -65,6 +65,41 @@ mps_status metal_buffer_open_no_copy(mps_buffer *buffer) {
                       buffer->length, buffer->contents);
     }
     set_impl(buffer, impl);
+    return MPS_STATUS_OK;
+  });
+}
+
+/* Refuse what cannot be an object, as the sum of an object's address and an offset often is. */
+static mps_status check_object(void *native) {
+  bool is_aligned = (uintptr_t)native % 16 == 0; /* as malloc gives it */
+  if (is_aligned && [(id)native respondsToSelector:@selector(gpuAddress)]) {
+    return MPS_STATUS_OK;
+  }
+  return mps_fail(MPS_STATUS_INVALID_ARGUMENT, "mps_buffer_create_from_native: %p is %s, expected an id<MTLBuffer>",
+                  native, is_aligned ? "an object of another kind" : "no address of an object");
+}
+
+mps_status metal_buffer_open_native(mps_buffer *buffer, void *native) {
+  return metal_guard("taking over a buffer", ^mps_status {
+    MPS_TRY(check_object(native));
+    id<MTLBuffer> impl = native;
+    if ([[impl device] registryID] != buffer->device->info.registry_id) {
+      return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
+                      "mps_buffer_create_from_native: the MTLBuffer %p belongs to the GPU '%s' (registry id %" PRIu64
+                      "), expected one of '%s' (%" PRIu64 ")",
+                      native, [[[impl device] name] UTF8String], [[impl device] registryID], buffer->device->info.name,
+                      buffer->device->info.registry_id);
+    }
+    MTLStorageMode storage_mode = [impl storageMode];
+    if (storage_mode != MTLStorageModeShared && storage_mode != MTLStorageModePrivate) {
+      return mps_fail(MPS_STATUS_UNSUPPORTED,
+                      "mps_buffer_create_from_native: the MTLBuffer %p has storage mode %lu, expected shared (0) or "
+                      "private (2)",
+                      native, (unsigned long)storage_mode);
+    }
+    buffer->storage_mode = (uint32_t)storage_mode;
+    buffer->length = [impl length];
+    set_impl(buffer, [impl retain]);
     return MPS_STATUS_OK;
   });
 }

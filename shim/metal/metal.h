@@ -67,6 +67,7 @@ mps_purgeable_state metal_heap_set_purgeable(mps_heap *heap, mps_purgeable_state
 mps_status metal_buffer_open(mps_buffer *buffer);
 mps_status metal_buffer_open_in_heap(mps_buffer *buffer);
 mps_status metal_buffer_open_no_copy(mps_buffer *buffer);
+mps_status metal_buffer_open_native(mps_buffer *buffer, void *native);
 void metal_buffer_close(mps_buffer *buffer);
 void *metal_buffer_native(mps_buffer *buffer);
 

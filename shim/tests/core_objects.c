@@ -144,6 +144,28 @@ static void memory_is_taken_over_without_a_copy(void) {
   EXPECT_EQUAL(releases, 1);
 }
 
+static void a_foreign_buffer_is_given_back(void) {
+  static int native;
+  mps_buffer *buffer = NULL;
+  EXPECT_FAIL(mps_buffer_create_from_native(device, NULL, count_release, &releases, &buffer), INVALID_ARGUMENT,
+              "native must not be NULL");
+  EXPECT_FAIL(mps_buffer_create_from_native(device, &native, count_release, &releases, NULL), INVALID_ARGUMENT,
+              "out_buffer must not be NULL");
+  EXPECT_FAIL(mps_buffer_create_from_native(NULL, &native, count_release, &releases, &buffer), INVALID_HANDLE, "");
+  releases = 0;
+  fake.fail_open = MPS_STATUS_UNSUPPORTED;
+  EXPECT_FAIL(mps_buffer_create_from_native(device, &native, count_release, &releases, &buffer), UNSUPPORTED, "");
+  EXPECT_EQUAL(releases, 0);
+  EXPECT_OK(mps_buffer_create_from_native(device, &native, count_release, &releases, &buffer));
+  mps_buffer_begin_use(buffer);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_EQUAL(releases, 0);
+  mps_buffer_end_use(buffer);
+  EXPECT_EQUAL(releases, 1);
+  EXPECT_OK(mps_buffer_create_from_native(device, &native, NULL, NULL, &buffer));
+  EXPECT_OK(mps_buffer_release(buffer));
+}
+
 static void private_storage_has_no_contents(void) {
   mps_buffer *buffer;
   mps_buffer_desc desc = buffer_of(16);
@@ -353,6 +375,7 @@ int main(void) {
   descriptors_are_checked();
   placement_is_checked();
   memory_is_taken_over_without_a_copy();
+  a_foreign_buffer_is_given_back();
   private_storage_has_no_contents();
   compile_options_are_checked();
   libraries_and_pipelines_tell_what_they_have();

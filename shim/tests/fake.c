@@ -97,6 +97,13 @@ static mps_status buffer_open(mps_buffer *buffer) {
   return open_one();
 }
 
+static mps_status buffer_open_native(mps_buffer *buffer, void *native) {
+  MPS_TRY(open_one());
+  buffer->length = FAKE_PAGE;
+  buffer->contents = native;
+  return MPS_STATUS_OK;
+}
+
 static void buffer_close(mps_buffer *buffer) {
   (void)buffer;
   fake.opened--;
@@ -446,6 +453,7 @@ const mps_backend mps_host_backend = {
     .buffer_open = buffer_open,
     .buffer_open_in_heap = buffer_open,
     .buffer_open_no_copy = buffer_open,
+    .buffer_open_native = buffer_open_native,
     .buffer_close = buffer_close,
     .buffer_native = buffer_native,
     .queue_open = queue_open,

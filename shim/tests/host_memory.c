@@ -234,6 +234,9 @@ static void test_no_copy(void) {
   EXPECT_EQUAL(allocated(), 0); /* it is not the device's memory */
   EXPECT_OK(mps_buffer_release(buffer));
   EXPECT_EQUAL(released, 1);
+  EXPECT_FAIL(mps_buffer_create_from_native(device, page, count_release, &released, &buffer), UNSUPPORTED,
+              "only a Metal device takes an id<MTLBuffer>");
+  EXPECT_EQUAL(released, 1);
   munmap(memory, 2 * PAGE);
 }
 

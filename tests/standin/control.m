@@ -28,6 +28,8 @@ static struct setting {
     {"apple_family", 1},     /* 0: a GPU that is not Apple's */
     {"rosetta", 0},          /* 1: the process is translated */
     {"io_registry", 1},      /* 0: it does not know the GPU; 2: nor its cores */
+    {"other_gpu", 0},        /* 1: buffers say that they belong to another GPU */
+    {"managed_buffers", 0},  /* 1: buffers say that their storage is neither shared nor private */
     {"kept_commands", 0},    /* 1: command buffers are not taken from the queue until it is 0 again */
     {"missing_argument", 0}, /* 1: reflection tells of a texture too */
     {"fail_buffers", 0},     /* these fail so many times */

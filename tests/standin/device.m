@@ -1,4 +1,4 @@
-/* The one GPU. */
+/* The one GPU, and another one that only buffers may say to belong to. */
 #include "gpu.h"
 
 #include "status.h"
@@ -30,6 +30,30 @@ NSArray<id<MTLDevice>> *MTLCopyAllDevices(void) {
 
 id<MTLDevice> MTLCreateSystemDefaultDevice(void) {
   return standin_get("devices") > 0 ? [shared_device() retain] : nil;
+}
+
+@interface StandinOtherDevice : StandinDevice
+@end
+
+@implementation StandinOtherDevice
+- (NSString *)name {
+  return @"Other GPU";
+}
+- (uint64_t)registryID {
+  return 4712;
+}
+@end
+
+id<MTLDevice> standin_owner(void) {
+  if (standin_get("other_gpu") == 0) {
+    return shared_device();
+  }
+  static StandinOtherDevice *other;
+  static dispatch_once_t once;
+  dispatch_once(&once, ^{
+    other = standin_immortal([StandinOtherDevice new]);
+  });
+  return other;
 }
 
 @implementation StandinDevice

@@ -71,6 +71,9 @@ StandinHeap *standin_new_heap(MTLHeapDescriptor *descriptor);
 StandinBuffer *standin_new_buffer(NSUInteger length, MTLResourceOptions options);
 StandinBuffer *standin_new_borrowed_buffer(void *pointer, NSUInteger length, MTLResourceOptions options);
 MTLSizeAndAlign standin_heap_room(NSUInteger length);
+
+/* The GPU that buffers belong to; device.m. */
+id<MTLDevice> standin_owner(void);
 NSUInteger standin_allocated(void);
 NSUInteger standin_capacity(void);
 

@@ -288,6 +288,15 @@ StandinBuffer *standin_new_borrowed_buffer(void *pointer, NSUInteger length, MTL
   list_buffer(self);
   return self;
 }
+- (id<MTLDevice>)device {
+  return standin_owner();
+}
+- (MTLStorageMode)storageMode {
+  return standin_get("managed_buffers") != 0 ? 1 : storage;
+}
+- (NSUInteger)length {
+  return length;
+}
 - (void *)contents {
   return storage == MTLStorageModePrivate ? NULL : bytes;
 }

@@ -50,6 +50,13 @@ ALL_FAULTS = [
         "expected 0|expected [0-9]+",
     ),
     Fault(
+        "a foreign buffer is not retained",
+        "buffer.m",
+        "set_impl(buffer, [impl retain]);",
+        "set_impl(buffer, impl);",
+        "StandinReleasedObject does not implement|released once too often|is released while a command buffer uses it",
+    ),
+    Fault(
         "an event is released twice",
         "event.m",
         "    [impl->shared release];\n  }\n  pthread_mutex_destroy",

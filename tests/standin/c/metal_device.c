@@ -161,6 +161,84 @@ static void test_memory(void) {
   EXPECT_EQUAL(during, before);
 }
 
+static atomic_int given_back;
+
+static void count_release(void *user, void *native, uint64_t length) {
+  EXPECT(user == &given_back);
+  EXPECT(native != NULL);
+  EXPECT_EQUAL(length, 1000);
+  given_back++;
+}
+
+/* A buffer of somebody else's making, of which there is no other kind here than those of this library. */
+static void test_foreign_buffers(void) {
+  mps_queue *queue = make_queue("foreign");
+  mps_buffer *maker = make_buffer(1000), *buffer = NULL;
+  char *memory = contents(maker);
+  void *native, *gpu;
+  EXPECT_OK(mps_buffer_native(maker, &native));
+  EXPECT_OK(mps_device_native(device, &gpu));
+  long before = standin_live_objects();
+  EXPECT_OK(mps_buffer_create_from_native(device, native, count_release, &given_back, &buffer));
+  EXPECT_EQUAL(standin_live_objects(), before);
+  void *again;
+  EXPECT_OK(mps_buffer_native(buffer, &again));
+  EXPECT(again == native);
+  mps_buffer_info info = {.struct_size = sizeof info};
+  EXPECT_OK(mps_buffer_get_info(buffer, &info));
+  EXPECT_EQUAL(info.length, 1000);
+  EXPECT_EQUAL(info.storage_mode, MPS_STORAGE_SHARED);
+  EXPECT(info.contents == memory && info.heap == NULL);
+
+  /* Its maker lets go of it first, then its user, and then the work is done. */
+  mps_event *gate = make_event();
+  EXPECT_OK(mps_queue_wait_event(queue, gate, 1));
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 1000, 42));
+  EXPECT_OK(mps_queue_commit(queue, NULL));
+  EXPECT_OK(mps_buffer_release(maker));
+  EXPECT_OK(mps_buffer_retain(buffer));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_event_signal(gate, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(memory[0] + memory[999], 84);
+  EXPECT_EQUAL(given_back, 0);
+  EXPECT_OK(mps_event_signal(gate, 2));
+  EXPECT_OK(mps_queue_wait_event(queue, gate, 3));
+  EXPECT_OK(mps_queue_fill(queue, buffer, 0, 1000, 43));
+  EXPECT_OK(mps_queue_commit(queue, NULL));
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_EQUAL(given_back, 0);
+  EXPECT_OK(mps_event_signal(gate, 3));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  standin_settle();
+  EXPECT_EQUAL(given_back, 1);
+  EXPECT_OK(mps_event_release(gate));
+
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 1000, .storage_mode = MPS_STORAGE_PRIVATE};
+  EXPECT_OK(mps_buffer_create(device, &desc, &maker));
+  EXPECT_OK(mps_buffer_native(maker, &native));
+  EXPECT_OK(mps_buffer_create_from_native(device, native, NULL, NULL, &buffer));
+  EXPECT_OK(mps_buffer_get_info(buffer, &info));
+  EXPECT(info.storage_mode == MPS_STORAGE_PRIVATE && info.contents == NULL);
+  EXPECT_OK(mps_buffer_release(buffer));
+
+  EXPECT_FAIL(mps_buffer_create_from_native(device, (char *)native + 4, count_release, &given_back, &buffer),
+              INVALID_ARGUMENT, "no address of an object, expected an id<MTLBuffer>");
+  EXPECT_FAIL(mps_buffer_create_from_native(device, gpu, count_release, &given_back, &buffer), INVALID_ARGUMENT,
+              "an object of another kind, expected an id<MTLBuffer>");
+  standin_set("other_gpu", 1);
+  EXPECT_FAIL(mps_buffer_create_from_native(device, native, count_release, &given_back, &buffer), INVALID_ARGUMENT,
+              "the GPU 'Other GPU' (registry id 4712), expected one of 'Stand-in GPU' (4711)");
+  standin_set("other_gpu", 0);
+  standin_set("managed_buffers", 1);
+  EXPECT_FAIL(mps_buffer_create_from_native(device, native, count_release, &given_back, &buffer), UNSUPPORTED,
+              "storage mode 1, expected shared (0) or private (2)");
+  standin_set("managed_buffers", 0);
+  EXPECT_EQUAL(given_back, 1);
+  EXPECT_OK(mps_buffer_release(maker));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 static void test_no_memory(void) {
   mps_buffer_desc desc = {.struct_size = sizeof desc, .length = 16384};
   mps_heap_desc heap_desc = {.struct_size = sizeof heap_desc, .size = 16384};
@@ -924,16 +1002,27 @@ int main(int argc, char **argv) {
   standin_settle();
   long objects = standin_live_objects();
   static void (*const tests[])(void) = {
-      test_buffers_in_use,    test_memory,
-      test_no_memory,         test_untracked_memory,
-      test_early_start,       test_full_queue,
-      test_backward_signal,   test_failure_before_signal,
-      test_failure_texts,     test_remembered_commands,
-      test_release_with_work, test_failures_to_encode,
-      test_handlers,          test_libraries,
-      test_pipelines,         test_capture,
-      test_signposts,         test_products,
-      test_traced_times,      test_traced_signposts,
+      test_buffers_in_use,
+      test_memory,
+      test_foreign_buffers,
+      test_no_memory,
+      test_untracked_memory,
+      test_early_start,
+      test_full_queue,
+      test_backward_signal,
+      test_failure_before_signal,
+      test_failure_texts,
+      test_remembered_commands,
+      test_release_with_work,
+      test_failures_to_encode,
+      test_handlers,
+      test_libraries,
+      test_pipelines,
+      test_capture,
+      test_signposts,
+      test_products,
+      test_traced_times,
+      test_traced_signposts,
       test_traced_events,
   };
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {

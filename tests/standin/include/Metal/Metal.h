@@ -115,6 +115,7 @@ typedef struct {
 
 @protocol MTLBinaryArchive;
 @protocol MTLBuffer;
+@protocol MTLDevice;
 @protocol MTLCommandBuffer;
 typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 
@@ -231,9 +232,12 @@ MTL_ENUM(NSInteger, MTLLogLevel){
 
 @protocol MTLResource <NSObject>
 - (void)setLabel:(NSString *)label;
+- (id<MTLDevice>)device;
+- (MTLStorageMode)storageMode;
 @end
 
 @protocol MTLBuffer <MTLResource>
+- (NSUInteger)length;
 - (void *)contents;
 - (uint64_t)gpuAddress;
 @end
