@@ -130,7 +130,26 @@ def test_the_caller_can_give_up_waiting_for(how: str, python: Callable[..., Comp
     assert done.stdout.strip() == "TimeoutError", done.stderr
 
 
+FUNCTOR = (
+    "template <typename T, typename Op> kernel void any(device T *a, uint i [[thread_position_in_grid]]) {"
+    "Op op; a[i] = op(a[i], T(2)) + Op()(a[i], (T)(a[i])); }"
+    'template [[host_name("k")]] [[kernel]] decltype(any<float, F>) any<float, F>;'
+)
 UNBOUNDED = {
+    "a functor with a loop": "struct F { template <typename T> T operator()(T x, T y) {"
+    "while (x < y) x += x; return x; } };" + FUNCTOR,
+    "a functor that calls itself": "struct F { float operator()(float x, float y) { return (*this)(y, x); } };"
+    + FUNCTOR,
+    "a functor that calls another one of its kind": "struct F { template <typename T> T operator()(T x, T y) {"
+    "F other; return other(y, x); } };" + FUNCTOR,
+    "functors in turns": "template <class G> float apply(G g, float x) { return g(x, x); }"
+    "struct F { float operator()(float x, float y) { return apply(F{}, x) + y; } };" + FUNCTOR,
+    "a functor that is constructed": "struct F { float s; F() : s(2) {}"
+    "float operator()(float x, float y) { return x * s + y; } };" + FUNCTOR,
+    "a functor that calls a function which does not end": "float f(float x) { return f(x) + 1; }"
+    "struct F { float operator()(float x, float y) { return f(x) + y; } };" + FUNCTOR,
+    "a method in turns": "struct S { float a; float f(float x) { return g(x); } float g(float x) { return f(x); } };"
+    "kernel void k(device float *o) { S s{1}; o[0] = s.f(2); }",
     "recursion": "void f(device float *x) { x[0] += 1; f(x); } kernel void k(device float *o) { f(o); }",
     "recursion in turns": "void g(device float *); void f(device float *x) { g(x); } void g(device float *x) { f(x); }"
     "kernel void k(device float *o) { f(o); }",
@@ -154,6 +173,19 @@ def test_what_may_not_end_is_not_taken_for_short(how: str) -> None:
 
 
 PLAIN = {
+    "functors": "struct F { template <typename T> T operator()(T x, T y) { return x + y; } };" + FUNCTOR,
+    "a functor that calls functions": "float half_of(float x) { return x / 2; }"
+    "struct F { float operator()(float x, float y) {"
+    "return (x < y) ? metal::max(half_of(x), metal::precise::exp(y))"
+    " : static_cast<float>(fma(x, (float)(y), 1.0f)); } };" + FUNCTOR,
+    "a functor beside other classes": "struct C { float x, y; C(float a) : x(a), y(0) {}"
+    "operator float() const { return x; } };"
+    "C operator+(C a, C b) { while (a.x < b.x) a.x += 1; return a; }"
+    "struct Loop { float operator()(float x, float y) { while (x < y) x += 1; return x; } };"
+    "struct F { float operator()(float x, float y) { return x + y; } };" + FUNCTOR,
+    "operators and methods": "struct V { float x, y; float dot(V o) { return x * o.x + y * o.y; } };"
+    "V operator-(V a, V b) { return V{a.x + b.x, a.y + b.y}; }"
+    "kernel void k(device float *o, uint i [[thread_position_in_grid]]) { V v{o[i], 1}; o[i] = (v - v).dot(v); }",
     "one line": "kernel void k(device float *x, constant float &value, uint i [[thread_position_in_grid]])"
     "{ x[i] = value; }",
     "mathematics": "kernel void k(device float *x, uint i [[thread_position_in_grid]]) {"
@@ -178,3 +210,18 @@ PLAIN = {
 @pytest.mark.parametrize("how", PLAIN)
 def test_what_surely_ends_runs_at_once(how: str) -> None:
     assert flags(PLAIN[how]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "body", ["return x * y;", "while (y > 1) { x += x; y -= 1; } return x;"], ids=["short", "loop"]
+)
+def test_an_idle_queue_runs_short_launches_of_functors_at_once(device: mpscffi.Device, body: str) -> None:
+    source = f"struct F {{ template <typename T> T operator()(T x, T y) {{ {body} }} }};" + FUNCTOR
+    kernel = mpscffi.compile_shader(HEAD + source).k
+    x = mpscffi.asarray(np.ones(8, dtype="f4"))
+    view = x.numpy()
+    kernel(x)
+    # Nothing was committed or waited for yet: only what ran in this thread is over.
+    assert view.tolist() == ([3] * 8 if "while" not in body else [1] * 8)
+    mpscffi.synchronize()
+    assert view.tolist() == [3] * 8

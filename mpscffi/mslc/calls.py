@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .bounds import Bounds, Node
 from .kernels import split_list
 from .tokens import IDENTIFIER, NUMBER
 
@@ -24,31 +24,6 @@ COLLECTIVE_CALL = re.compile(
     r"|make_filled_simdgroup_matrix|mslc\w*"
 )
 COLLECTIVE_TYPE = re.compile(r"simdgroup_(?:matrix\w*|\w+8x8)")
-# What may go on for ever, or for longer than the text tells.
-_UNBOUNDED = {
-    *("for", "while", "do", "goto", "asm", "__asm", "__asm__", "operator", "..."),
-    *("__builtin_setjmp", "__builtin_longjmp"),
-}
-_CLASS_KEYS = {"struct", "class", "union"}
-# Words behind which an expression begins.
-_BEFORE_OPERAND = {"return", "case", "else", "and", "or", "not", "xor", "bitand", "bitor", "compl", "sizeof"}
-# A kernel that makes more calls than this, counted by the text, is not taken for a short one.
-_MAX_CALLS = 4096
-_MAX_DEPTH = 64
-
-
-@dataclass(slots=True)
-class _Node:
-    """A declaration: tokens [start, stop), of which those in `own` only name what it declares.
-
-    `body` is where a function's body begins.
-    """
-
-    start: int
-    stop: int
-    own: set[int]
-    is_class: bool = False
-    body: int | None = None
 
 
 class Calls:
@@ -73,11 +48,12 @@ class Calls:
 
     def __init__(self, tokens: Tokens, declarations: Declarations) -> None:
         self._tokens = tokens
+        self._declarations = declarations
+        self._bounds: Bounds | None = None
         self.bodies: dict[str, list[Function]] = {}
         self.kernels: list[Function] = []
         self.spins = _find_spins(tokens)
-        self._nodes: dict[str, list[_Node]] = {}
-        self._functions: set[str] = set()
+        self._nodes: dict[str, list[Node]] = {}
         self._mentions: dict[str, set[str]] = {}
         self._reached: dict[str, set[str]] = {}
         for function in declarations.functions:
@@ -85,29 +61,28 @@ class Calls:
             own = {function.opening - 1}
             if tokens.text[function.opening - 1] == ">" and function.name != "operator":  # `operator>` is no template
                 own = {tokens.open_angle(function.opening - 1) - 1}
-            self._add([function.name], _Node(function.start, function.stop, own, body=function.body))
-            self._functions.add(function.name)
+            self._add([function.name], Node(function.start, function.stop, own, body=function.body))
         for item in declarations.classes:
             named = [
                 *_class_name(tokens, item.key, item.body),
                 *_declared(tokens, tokens.partner[item.body], item.stop),
             ]
-            self._add_named(named, _Node(item.start, item.stop, set(named), is_class=True))
+            self._add_named(named, Node(item.start, item.stop, set(named), is_class=True))
         for statement in declarations.statements:
             named = list(_declared(tokens, statement.start, statement.stop))
             is_class = tokens.text[statement.start] == "typedef"  # perhaps of a class
-            self._add_named(named, _Node(statement.start, statement.stop, set(named), is_class))
+            self._add_named(named, Node(statement.start, statement.stop, set(named), is_class))
         for part in declarations.instantiations:  # as decltype(name<T>) name<T>;
             named = list(_declared(tokens, part.start, part.stop))
             names = {tokens.text[index] for index in named}
             own = {index for index in range(part.start, part.stop) if tokens.text[index] in names}
-            self._add_named(named, _Node(part.start, part.stop, own))
+            self._add_named(named, Node(part.start, part.stop, own))
 
-    def _add(self, names: list[str], node: _Node) -> None:
+    def _add(self, names: list[str], node: Node) -> None:
         for name in names:
             self._nodes.setdefault(name, []).append(node)
 
-    def _add_named(self, named: list[int], node: _Node) -> None:
+    def _add_named(self, named: list[int], node: Node) -> None:
         self._add(list(dict.fromkeys(self._tokens.text[index] for index in named)), node)
 
     def mentions(self, name: str) -> set[str]:
@@ -136,7 +111,7 @@ class Calls:
             self._reached[kernel.name] = names
         return names
 
-    def _reachable_nodes(self, kernel: Function) -> Iterator[_Node]:
+    def _reachable_nodes(self, kernel: Function) -> Iterator[Node]:
         for name in self._names(kernel):
             yield from self._nodes.get(name, ())
 
@@ -172,79 +147,10 @@ class Calls:
         return False
 
     def is_bounded(self, kernel: Function) -> bool:
-        """Whether a kernel surely ends soon: it reaches no loop, no function twice, and makes few calls.
-
-        Calls that no name tells of are none that this follows: those of operators, of the code of classes, of lambdas
-        and of pointers to functions.
-        """
-        if "operator" in self._nodes:
-            return False
-        if any(self._is_opaque(node) for node in self._reachable_nodes(kernel)):
-            return False
-        return self._count(kernel.name, {}, []) <= _MAX_CALLS
-
-    def _is_opaque(self, node: _Node) -> bool:
-        """Whether running the code of a declaration may do what its calls do not tell."""
-        text = self._tokens.text
-        if node.is_class and "(" in text[node.start : node.stop]:
-            return True
-        if node.body is not None and not _CLASS_KEYS.isdisjoint(text[node.body : node.stop]):
-            return True
-        for index in range(node.start, node.stop):
-            word = text[index]
-            if word in _UNBOUNDED:
-                return True
-            if word == "[" and self._is_lambda(index):
-                return True
-            if word == "(" and self._is_function_pointer(index):
-                return True
-            if word in self._functions and index not in node.own and not self._is_call(index):
-                return True
-        return False
-
-    def _is_lambda(self, index: int) -> bool:
-        """Whether the `[` at an index may begin a lambda; calls of what an array holds count as well."""
-        text, kind, partner = self._tokens.text, self._tokens.kind, self._tokens.partner
-        before, closing = text[index - 1], partner[index]
-        if text[index + 1] == "[" or (before == "[" and partner[index - 1] == closing + 1):
-            return False  # an attribute
-        if text[closing + 1] in ("(", "{", "mutable", "noexcept"):
-            return True
-        if before == ")" and text[closing + 1] == "<":  # perhaps `if (...) []<class T>(T x) {`
-            end = self._tokens.try_close_angle(closing + 1)
-            return end is not None and text[end + 1] == "("
-        return before not in (")", "]") and (kind[index - 1] != IDENTIFIER or before in _BEFORE_OPERAND)
-
-    def _is_function_pointer(self, index: int) -> bool:
-        """Whether `(*name)(`, with `&` or without a name as well, begins at an index."""
-        text, partner = self._tokens.text, self._tokens.partner
-        closing = partner[index]
-        return text[index + 1] in ("*", "&", "&&") and closing - index <= 3 and text[closing + 1] == "("
-
-    def _is_call(self, index: int) -> bool:
-        text = self._tokens.text
-        if text[index + 1] == "<":
-            closing = self._tokens.try_close_angle(index + 1)
-            return closing is not None and text[closing + 1] == "("
-        return text[index + 1] == "("
-
-    def _count(self, name: str, counts: dict[str, int], path: list[str]) -> int:
-        """Return how many calls a call of a name makes, itself included, as if it made all that its text mentions."""
-        known = counts.get(name)
-        if known is not None:
-            return known
-        if name in path or len(path) == _MAX_DEPTH:
-            return _MAX_CALLS + 1
-        text, kind = self._tokens.text, self._tokens.kind
-        count = 1
-        for node in self._nodes[name]:
-            for index in range(node.start, node.stop):
-                if kind[index] == IDENTIFIER and text[index] in self._nodes and index not in node.own:
-                    count += self._count(text[index], counts, [*path, name])
-                    if count > _MAX_CALLS:
-                        return count
-        counts[name] = count
-        return count
+        """Whether a kernel surely ends soon."""
+        if self._bounds is None:
+            self._bounds = Bounds(self._tokens, self._declarations, self._nodes)
+        return self._bounds.hold(kernel)
 
 
 def _is_collective(word: str) -> bool:
