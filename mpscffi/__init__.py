@@ -82,9 +82,11 @@ if TYPE_CHECKING:
         fill_bernoulli,
         fill_exponential,
         fill_normal,
+        fill_poisson,
         fill_randint,
         fill_uniform,
         permutation,
+        poisson,
         rand,
         randint,
         randn,
@@ -130,6 +132,7 @@ __all__ = [
     "fill_bernoulli",
     "fill_exponential",
     "fill_normal",
+    "fill_poisson",
     "fill_randint",
     "fill_uniform",
     "from_dlpack",
@@ -156,6 +159,7 @@ __all__ = [
     "memory_summary",
     "ones",
     "permutation",
+    "poisson",
     "profiler",
     "rand",
     "randint",
@@ -197,10 +201,11 @@ _LAZY = {
         "mpscffi.generator",
     ),
     **dict.fromkeys(
-        ("bernoulli", "exponential", "permutation", "rand", "randint", "randn", "random"), "mpscffi.random"
+        ("bernoulli", "exponential", "permutation", "poisson", "rand", "randint", "randn", "random"), "mpscffi.random"
     ),
     **dict.fromkeys(
-        ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_randint", "fill_uniform"), "mpscffi.random"
+        ("fill_bernoulli", "fill_exponential", "fill_normal", "fill_poisson", "fill_randint", "fill_uniform"),
+        "mpscffi.random",
     ),
     **dict.fromkeys(("Graph", "GraphNode", "record"), "mpscffi.graph"),
     "profiler": "mpscffi.profiler",

@@ -1,4 +1,4 @@
-"""Random arrays: uniform, normal, exponential, Bernoulli, integers, permutations; new ones, or into given arrays.
+"""Random arrays: uniform, normal, exponential, Bernoulli, Poisson, integers, permutations; new, or into given arrays.
 
 The kernels are in ``kernels/random.metal``. An array's numbers depend on the generator's state alone: not on the
 device, the number of threads, or how the array lies in memory. They come of a stream's blocks in the array's C order.
@@ -46,12 +46,14 @@ __all__ = [
     "fill_bernoulli",
     "fill_exponential",
     "fill_normal",
+    "fill_poisson",
     "fill_randint",
     "fill_uniform",
     "get_rng_state",
     "initial_seed",
     "manual_seed",
     "permutation",
+    "poisson",
     "rand",
     "randint",
     "randn",
@@ -70,6 +72,8 @@ _LAUNCH = 1 << 30
 _SHUFFLED = 384
 #: From here on a permutation takes as many blocks as where ties are shuffled apart.
 _LARGE = 32768
+#: The largest mean of Poisson's distribution: its numbers have 31 bits in the kernels.
+_MOST_RATE = float(1 << 30)
 
 _FLOATS = {"float32": "float", "float16": "half", "bfloat16": "bfloat"}
 #: Bits that a whole number may have in a floating-point type.
@@ -138,6 +142,47 @@ class _Law:
             for first in range(whole, blocks, _LAUNCH):
                 part = struct.pack("<4Q", own_seed, base, first, array.size)
                 scattered(memory, part, self.parameters, layout, threads=min(blocks - first, _LAUNCH))
+        return array
+
+
+class _EachLaw:
+    """A distribution with a parameter for each element, whose elements have blocks of their own.
+
+    Parameters
+    ----------
+    name : str
+        Of its kernels, the element type included.
+    parameters : Array or numpy.ndarray
+        In C order; or a single one, for all elements.
+    blocks : int
+        That each element takes.
+    """
+
+    __slots__ = ("blocks", "name", "parameters")
+
+    def __init__(self, name: str, parameters: Array | npt.NDArray[Any], blocks: int) -> None:
+        self.name = name
+        self.parameters = parameters
+        self.blocks = blocks
+
+    def fill(self, array: Array, generator: Generator | None) -> Array:
+        """Draw the array's elements."""
+        generator = _chosen(generator)
+        if not array.size:
+            return array
+        each = self.parameters
+        if not isinstance(each, Array):
+            each = _filled_from(np.ascontiguousarray(each, np.float32))
+        step = np.uint32(each.size != 1)
+        memory, placed = array, ()
+        if not array.is_contiguous:
+            memory, layout = _layout(array)
+            placed = (layout,)
+        kernel = _kernel(self.name + "_scattered" * bool(placed))
+        own_seed, base = generator.reserve(array.size * self.blocks)
+        for first in range(0, array.size, _LAUNCH):
+            part = struct.pack("<4Q", own_seed, base, first, array.size)
+            kernel(memory, part, each, step, *placed, threads=min(array.size - first, _LAUNCH))
         return array
 
 
@@ -365,6 +410,70 @@ def _integers_law(dtype: np.dtype[Any], low: int, high: int, function: str) -> _
     return _Law(f"integers_{metal}", struct.pack("<3I", low % whole, count % whole, whole % count))
 
 
+# ---- laws with a parameter for each element
+
+
+def _is_each(value: Any) -> bool:
+    return isinstance(value, (Array, np.ndarray, Sequence)) and not isinstance(value, (str, bytes))
+
+
+def _parameters(given: Any, most: float, name: str, function: str) -> npt.NDArray[Any]:
+    """Return the parameters of elements that a caller gave, which are 0 to `most`."""
+    values = given.numpy() if isinstance(given, Array) else np.asarray(given)
+    if values.dtype.kind not in "biuf" and values.dtype.name != "bfloat16":
+        raise ArgumentTypeError(f"{function}: got {name} of {values.dtype}, expected numbers")
+    # A minimum or maximum of NaN is neither.
+    if values.size and not (values.min() >= 0 and values.max() <= most):
+        raise InvalidArgumentError(f"{function}: got {name} with elements that are not from 0 to {most:g}")
+    return values
+
+
+def _spread(
+    given: Any, values: npt.NDArray[Any], shape: tuple[int, ...], name: str, function: str
+) -> npt.NDArray[Any] | Array:
+    """Return a parameter for each element of a shape: what was given, if it is an array that kernels can read."""
+    if isinstance(given, Array) and given.dtype == np.float32 and given.shape == shape and given.is_contiguous:
+        return given
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{function}: got {name} of shape {values.shape}, expected {shape} or one that broadcasts to it"
+        ) from None
+
+
+def _bernoulli_each(dtype: np.dtype[Any], p: Any, shape: tuple[int, ...], function: str) -> _EachLaw | _CpuLaw:
+    values = _parameters(p, 1.0, "p", function)
+    each = _spread(p, values, shape, "p", function)
+    if _is_for_cpu(dtype):
+        return _CpuLaw(lambda numbers, shape: numbers.random(shape) < values)
+    return _EachLaw(f"bernoulli_each_{_any_type(dtype, function)}", each, blocks=1)
+
+
+def _poisson(dtype: np.dtype[Any], rate: Any, shape: tuple[int, ...], function: str) -> _EachLaw | _CpuLaw:
+    if _is_each(rate):
+        values = _parameters(rate, _MOST_RATE, "rate", function)
+        each = _spread(rate, values, shape, "rate", function)
+    else:
+        number = _number(rate, "rate", function)
+        if not 0 <= number <= _MOST_RATE:
+            raise InvalidArgumentError(f"{function}: got rate={rate}, expected 0 to {_MOST_RATE:g}")
+        values = each = np.array([number])
+    if _is_for_cpu(dtype):
+        return _CpuLaw(lambda numbers, shape: numbers.poisson(values.astype(np.float64), shape))
+    if dtype.kind == "b":
+        raise ArgumentTypeError(f"{function}: got elements of bool, expected integers or floats")
+    metal = _any_type(dtype, function)
+    most = float(values.max()) if values.size else 0.0
+    largest = np.iinfo(dtype).max if dtype.kind in "iu" else {"float16": 65504.0}.get(dtype.name, 2.0**127)
+    if most + 12 * math.sqrt(most) + 12 > largest:
+        raise InvalidArgumentError(
+            f"{function}: got a rate of {most:g}, whose numbers can be beyond the range of {dtype}: expected "
+            "rate + 12 sqrt(rate) + 12 to be in it"
+        )
+    return _EachLaw(f"poisson_{metal}", each, blocks=32)
+
+
 # ---- into arrays
 
 
@@ -455,48 +564,32 @@ def fill_bernoulli(
         The default one unless given.
     """
     _target(array, "fill_bernoulli")
-    if isinstance(p, (Array, np.ndarray, Sequence)) and not isinstance(p, (str, bytes)):
-        return _fill_bernoulli_each(array, _probabilities(p, array.shape, "fill_bernoulli"), generator)
+    if _is_each(p):
+        return _bernoulli_each(array.dtype, p, array.shape, "fill_bernoulli").fill(array, generator)
     return _bernoulli(array.dtype, p, "fill_bernoulli").fill(array, generator)
 
 
-def _probabilities(p: Any, shape: tuple[int, ...], function: str) -> Array:
-    """Return probabilities of float32 in C order, one for each element of a shape."""
-    values = p.numpy() if isinstance(p, Array) else np.asarray(p)
-    if values.dtype.kind not in "biuf" and values.dtype.name != "bfloat16":
-        raise ArgumentTypeError(f"{function}: got p of {values.dtype}, expected numbers")
-    # A minimum or maximum of NaN is neither.
-    if values.size and not (values.min() >= 0 and values.max() <= 1):
-        raise InvalidArgumentError(f"{function}: got p with elements that are not from 0 to 1")
-    if isinstance(p, Array) and p.dtype == np.float32 and p.shape == shape and p.is_contiguous:
-        return p
-    try:
-        return _filled_from(np.broadcast_to(values, shape).astype(np.float32))
-    except ValueError:
-        raise InvalidArgumentError(
-            f"{function}: got p of shape {values.shape}, expected {shape} or one that broadcasts to it"
-        ) from None
+def fill_poisson(
+    array: Array, rate: SupportsFloat | Array | npt.NDArray[Any] = 1.0, *, generator: Generator | None = None
+) -> Array:
+    """Fill an array with numbers of Poisson's distribution, and return it.
+
+    Parameters
+    ----------
+    array : Array
+        Of integers or floats; of any layout.
+    rate : float or array
+        The mean, 0 to 2**30: the same for all elements, or an array of the same shape, or one that broadcasts to it.
+        An array's contents are waited for, to check them.
+    generator : Generator, optional
+        The default one unless given.
+    """
+    _target(array, "fill_poisson")
+    return _poisson(array.dtype, rate, array.shape, "fill_poisson").fill(array, generator)
 
 
 def _shape_of(p: Any) -> tuple[int, ...]:
     return p.shape if isinstance(p, Array) else np.shape(p)
-
-
-def _fill_bernoulli_each(array: Array, probabilities: Array, generator: Generator | None) -> Array:
-    generator = _chosen(generator)
-    metal = _any_type(array.dtype, "fill_bernoulli")
-    if array.size:
-        memory = array
-        placed: tuple[bytes, ...] = ()
-        kernel = _kernel(f"bernoulli_each_{metal}" if array.is_contiguous else f"bernoulli_each_{metal}_scattered")
-        if not array.is_contiguous:
-            memory, layout = _layout(array)
-            placed = (layout,)
-        own_seed, base = generator.reserve(array.size)
-        for first in range(0, array.size, _LAUNCH):
-            part = struct.pack("<4Q", own_seed, base, first, array.size)
-            kernel(memory, part, probabilities, *placed, threads=min(array.size - first, _LAUNCH))
-    return array
 
 
 # ---- new arrays
@@ -615,6 +708,30 @@ def bernoulli(
     """
     shape = _sizes(size, "bernoulli") if size else _shape_of(p)
     return fill_bernoulli(empty(shape, dtype=dtype), p, generator=generator)
+
+
+def poisson(
+    rate: SupportsFloat | Array | npt.NDArray[Any],
+    *size: _Size,
+    dtype: npt.DTypeLike | None = None,
+    generator: Generator | None = None,
+) -> Array:
+    """Return an array of numbers of Poisson's distribution.
+
+    Parameters
+    ----------
+    rate : float or array
+        The mean, 0 to 2**30. An array gives each element its own.
+    *size : int, or one sequence of int
+        Elements along each axis; that of `rate` by default.
+    dtype : dtype-like, optional
+        Of integers or floats; float32 by default.
+    generator : Generator, optional
+        The default one unless given.
+    """
+    shape, element = _sizes(size, "poisson") if size else _shape_of(rate), device_dtype(dtype)
+    law = _poisson(element, rate, shape, "poisson")
+    return law.fill(empty(shape, dtype=element), generator)
 
 
 def permutation(count: SupportsIndex, *, dtype: npt.DTypeLike = "int64", generator: Generator | None = None) -> Array:

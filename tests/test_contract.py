@@ -121,6 +121,7 @@ def numbers() -> Seen:
             lambda g=generator: mpscffi.randint(-7, 1000, (333,), generator=g),
             lambda g=generator: mpscffi.bernoulli(0.3, 500, generator=g),
             lambda g=generator: mpscffi.permutation(1000, generator=g),
+            lambda g=generator: mpscffi.poisson([0.5, 11, 12, 90, 1e5] * 20, generator=g),
         ]
         for draw in draws:
             seen += [draw().numpy().tobytes(), generator.offset]

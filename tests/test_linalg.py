@@ -443,6 +443,9 @@ def test_random_numbers_of_what_metal_lacks(on_cpu: None) -> None:
     assert abs(mpscffi.randn(1000, dtype="float64", generator=generator).numpy().std() - 1) < 0.2
     assert mpscffi.exponential(1000, lambd=2, dtype="float64", generator=generator).numpy().min() >= 0
     assert set(mpscffi.bernoulli(0.5, 100, dtype="float64", generator=generator).tolist()) == {0, 1}
+    assert mpscffi.bernoulli([0.0, 1.0], dtype="float64", generator=generator).tolist() == [0, 1]
+    counts = mpscffi.poisson([[0.0], [30.0]], 2, 200, dtype="float64", generator=generator).numpy()
+    assert not counts[0].any() and abs(counts[1].mean() - 30) < 3
     numbers = mpscffi.randint(-3, 4, (500,), dtype="float64", generator=generator)
     assert set(numbers.tolist()) == set(range(-3, 4))
     with pytest.raises(errors.InvalidArgumentError, match="low to be at most high"):

@@ -204,10 +204,11 @@ def test_every_public_function_tells_a_forked_child_to_spawn(run: Any) -> None:
         arguments = {{
             "Device": ("host",), "add_allocation_failure_callback": (print,), "asarray": ([1],), "bernoulli": (0.5, 3),
             "compile_shader": (SOURCE,), "empty": (1,), "exponential": (3,), "fill_bernoulli": (x,),
-            "fill_exponential": (y,), "fill_normal": (y,), "fill_randint": (x, 5), "fill_uniform": (y,),
+            "fill_exponential": (y,), "fill_normal": (y,), "fill_poisson": (x,), "fill_randint": (x, 5),
+            "fill_uniform": (y,),
             "from_dlpack": (np.zeros(3, "f4"),), "from_file": (sys.executable,), "from_numpy": (np.zeros(3, "f4"),),
             "from_pointer": (1 << 20, (4,), "f4"), "full": (3, 1), "load_metallib": (b"MTLB",), "matmul": (y, y),
-            "ones": (1,), "permutation": (3,), "rand": (3,), "randint": (3, (2,)), "randn": (3,),
+            "ones": (1,), "permutation": (3,), "poisson": (3.0, 2), "rand": (3,), "randint": (3, (2,)), "randn": (3,),
             "remove_allocation_failure_callback": (print,), "save_memory_snapshot": ("snapshot.html",),
             "set_cache_limit": (None,), "set_device": ("host",), "set_low_watermark_ratio": (1.0,),
             "set_per_process_memory_fraction": (0.5,), "zeros": (1,),

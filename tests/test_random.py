@@ -197,6 +197,110 @@ def test_bernoulli_with_a_probability_for_each_element() -> None:
     assert mps.fill_bernoulli(mps.empty(3, 4), [0, 1, 0, 1]).tolist() == [[0, 1, 0, 1]] * 3
 
 
+# ---- Poisson's distribution
+
+
+def poisson_by_arrivals(w: np.ndarray, rate: float) -> int:
+    """How many exponential times fit into the rate."""
+    arrivals = np.cumsum(-np.log(np.minimum(open_unit(w), 1 - 2.0**-24)))
+    return int((arrivals <= rate).sum())
+
+
+def poisson_by_rejection(w: np.ndarray, rate: float) -> int:
+    """Hormann's PTRS as it is printed, in float64 with the library's logarithm of the gamma function."""
+    b = 0.931 + 2.53 * math.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    for first, second in w.reshape(-1, 2):
+        end = open_unit(first[None])[0] / 2
+        u = 0.5 - end if first & 1 else end - 0.5
+        v = open_unit(second[None])[0]
+        k = math.floor((2 * a / end + b) * u + rate + 0.43)
+        if end >= 0.07 and v <= 0.9277 - 3.6224 / (b - 2):
+            return k
+        if k < 0 or (end < 0.013 and v > end):
+            continue
+        accepted = math.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / end**2 + b))
+        if accepted <= k * math.log(rate) - rate - math.lgamma(k + 1):
+            return k
+    raise AssertionError("128 words are not enough")
+
+
+@pytest.mark.parametrize("rate", [0.5, 3.0, 11.75, 12.0, 12.25, 50.0, 1000.5, 1e6])
+def test_poisson_numbers_are_those_of_the_algorithm(rate: float) -> None:
+    generator = mps.Generator(19)
+    numbers = mps.poisson(rate, 1500, dtype="int32", generator=generator).numpy()
+    assert generator.offset == 32 * 1500
+    method = poisson_by_arrivals if rate < 12 else poisson_by_rejection
+    expected = [method(w, rate) for w in words(19, 0, 32 * 1500).reshape(1500, 128)]
+    # Where float32 is on the other side of a border than float64.
+    assert (numbers != expected).sum() <= (1 if rate < 1e6 else 40)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0, 4.0, 8.0, 11.9, 12.0, 13.0, 20.0, 50.0, 400.0])
+def test_poisson_numbers_have_its_distribution(rate: float) -> None:
+    count = 200_000
+    numbers = mps.poisson(rate, count, generator=mps.Generator(4)).numpy().astype(np.int64)
+    assert abs(numbers.mean() - rate) < 4 * math.sqrt(rate / count)
+    # The variance of a sample variance: mu4 = rate + 3 rate^2.
+    assert abs(numbers.var() - rate) < 4 * math.sqrt((rate + 2 * rate * rate) / count)
+    most = int(rate + 12 * math.sqrt(rate) + 12)
+    probability = np.array([math.exp(k * math.log(rate) - rate - math.lgamma(k + 1)) for k in range(most)])
+    cells = np.cumsum(probability * count)
+    # Neighbours together, so that 20 are expected in each cell.
+    borders = [0, *(int(np.searchsorted(cells, c)) + 1 for c in np.arange(20, count - 20, count / 400))]
+    borders = sorted({*borders, most})
+    expected = np.array([probability[a:b].sum() * count for a, b in itertools.pairwise(borders)])
+    if expected[-1] < 20:
+        borders.pop(-2)
+        expected = np.array([probability[a:b].sum() * count for a, b in itertools.pairwise(borders)])
+    observed = np.histogram(numbers, bins=np.array(borders) - 0.5)[0]
+    assert observed.sum() == count
+    assert chi_square(observed, expected) < chi_square_limit(len(expected) - 1)
+
+
+def test_poisson_with_a_rate_for_each_element() -> None:
+    rates = np.array([[0, 1, 5.5], [12, 40, 3000]], np.float32)
+    expected = []
+    for element, rate in enumerate(rates.reshape(-1).tolist()):
+        generator = mps.Generator(8)
+        generator.offset = 32 * element
+        expected.append(mps.poisson(rate, 1, generator=generator).item())
+    generator = mps.Generator(8)
+    assert mps.poisson(rates, generator=generator).numpy().reshape(-1).tolist() == expected
+    assert generator.offset == 32 * 6
+    assert expected[0] == 0
+    for given in (mps.asarray(rates), rates.astype(np.float64), rates.tolist(), mps.asarray(rates.T.copy()).T):
+        again = mps.poisson(given, dtype="int64", generator=mps.Generator(8))
+        assert again.numpy().reshape(-1).tolist() == expected
+    spread = mps.zeros(3, 4, dtype="uint16")
+    mps.fill_poisson(spread[:, ::2].T, rates, generator=mps.Generator(8))
+    assert spread.numpy()[:, ::2].T.reshape(-1).tolist() == expected
+    assert not spread.numpy()[:, 1::2].any()
+    columns = mps.fill_poisson(mps.empty(500, 2), [0.0, 100.0], generator=mps.Generator(8)).numpy()
+    assert not columns[:, 0].any() and abs(columns[:, 1].mean() - 100) < 2
+
+
+def test_poisson_of_nothing_and_of_rate_zero() -> None:
+    generator = mps.Generator(1)
+    assert mps.poisson(np.zeros((0, 3)), generator=generator).shape == (0, 3)
+    assert generator.offset == 0
+    assert mps.poisson(0, 100, generator=generator).tolist() == [0.0] * 100
+    assert mps.poisson(3.5).shape == ()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_dropout_drops_its_share(p: float) -> None:
+    """As a layer does it: what is kept is scaled, so that the mean stays."""
+    x = np.full(400_000, 2.0, np.float32)
+    keep = mps.bernoulli(1 - p, x.size, generator=mps.Generator(23)).numpy()
+    out = x * keep / max(1 - p, 1e-9)
+    share = float((out == 0).mean())
+    assert abs(share - p) <= 4 * math.sqrt(p * (1 - p) / x.size)
+    assert set(np.unique(keep).tolist()) <= {0.0, 1.0}
+    if p < 1:
+        assert abs(out.mean() - 2) <= 4 * 2 * math.sqrt(p / (1 - p) / x.size) + 1e-5
+
+
 # ---- whole numbers
 
 
@@ -405,6 +509,7 @@ FILLS: dict[str, tuple[Callable[[mps.Array, mps.Generator], mps.Array], list[str
     "normal": (lambda a, g: mps.fill_normal(a, 1, 2, generator=g), FLOATS),
     "exponential": (lambda a, g: mps.fill_exponential(a, 3, generator=g), FLOATS),
     "bernoulli": (lambda a, g: mps.fill_bernoulli(a, 0.4, generator=g), ["bool", *INTEGERS, *FLOATS]),
+    "poisson": (lambda a, g: mps.fill_poisson(a, 9.5, generator=g), [*INTEGERS, *FLOATS]),
     "randint": (lambda a, g: mps.fill_randint(a, 100, generator=g), [*INTEGERS, *FLOATS]),
 }
 LAYOUTS: dict[str, Callable[[mps.Array], mps.Array]] = {
@@ -473,6 +578,7 @@ def test_launches_of_a_part_each_give_the_whole(monkeypatch: pytest.MonkeyPatch)
             mps.bernoulli(p, generator=generator).numpy(),
             mps.fill_bernoulli(mps.zeros(100, dtype="uint8")[::2], p, generator=generator).numpy(),
             mps.permutation(1001, generator=generator).numpy(),
+            mps.poisson(20.0, 20, generator=generator).numpy(),
         ]
 
     whole = all_of_them()
@@ -488,7 +594,8 @@ generator = mps.Generator(5)
 digest = hashlib.sha256()
 for array in (mps.rand(300_001, generator=generator), mps.randn(300_001, generator=generator),
               mps.exponential(300_001, generator=generator), mps.randint(-5, 1000, (300_001,), generator=generator),
-              mps.permutation(50_000, generator=generator)):
+              mps.permutation(50_000, generator=generator), mps.poisson(7.5, 3001, generator=generator),
+              mps.poisson(700, 3001, generator=generator)):
     digest.update(array.numpy().tobytes())
 print(digest.hexdigest())
 """
@@ -548,6 +655,8 @@ def test_blocks_that_a_draw_takes(count: int) -> None:
         (lambda g: mps.randint(9, (count,), generator=g), half),
         (lambda g: mps.randint(-9, 9, (count,), dtype="float32", generator=g), quarter),
         (lambda g: mps.fill_normal(mps.empty(count, 2)[:, 0], generator=g), quarter),
+        (lambda g: mps.poisson(4.0, count, generator=g), 32 * count),
+        (lambda g: mps.poisson(np.full(count, 40.0), dtype="int16", generator=g), 32 * count),
     ]
     for number, (draw, blocks) in enumerate(draws):
         generator = mps.Generator(1)
@@ -632,6 +741,20 @@ def test_distinct_seeds_give_distinct_streams() -> None:
     seeds = [0, 1, 2, 42, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1]
     streams = {drawn_words(mps.Generator(seed), 64).tobytes() for seed in seeds}
     assert len(streams) == len(seeds)
+
+
+def test_the_default_generator_is_one() -> None:
+    generator = mps.default_generator()
+    mps.manual_seed(42)
+    assert generator is mps.default_generator()
+    assert generator.initial_seed() == 42
+    mps.seed()
+    assert generator.initial_seed() == mps.initial_seed() == mps.default_generator().initial_seed()
+    draws = []
+    for seed in (mps.manual_seed, generator.manual_seed):
+        seed(230)
+        draws.append(mps.randn(5).tolist())
+    assert draws[0] == draws[1] == mps.randn(5, generator=mps.Generator(230)).tolist()
 
 
 def test_seed_is_unpredictable_and_said_afterwards() -> None:
@@ -952,6 +1075,17 @@ def test_bit_generator_is_pickled_spawned_and_kept_alive() -> None:
         (lambda: mps.randint(0.5, 5, (3,)), TypeError, "expected integers"),
         (lambda: mps.randint(0, 300, (3,), dtype="uint8"), ValueError, "uint8"),
         (lambda: mps.permutation(1.5), TypeError, "float"),
+        (lambda: mps.poisson(-1, 3), ValueError, "rate=-1, expected 0 to"),
+        (lambda: mps.poisson(2.0**31, 3), ValueError, "expected 0 to"),
+        (lambda: mps.poisson(math.nan, 3), ValueError, "finite"),
+        (lambda: mps.poisson("a", 3), TypeError, "rate='a'"),
+        (lambda: mps.poisson([1.0, -1.0]), ValueError, "not from 0 to"),
+        (lambda: mps.poisson([1.0, math.nan]), ValueError, "not from 0 to"),
+        (lambda: mps.poisson([1.0, 2.0], 3), ValueError, "broadcasts"),
+        (lambda: mps.poisson(2.0, 3, dtype="bool"), TypeError, "bool"),
+        (lambda: mps.poisson(2.0, 3, dtype="complex64"), TypeError, "complex64"),
+        (lambda: mps.poisson(200.0, 3, dtype="uint8"), ValueError, "beyond the range of uint8"),
+        (lambda: mps.poisson([1.0, 7e4], dtype="float16"), ValueError, "beyond the range of float16"),
     ],
 )
 def test_arguments_that_are_refused(call: Callable[[], object], error: type[Exception], text: str) -> None:

@@ -3,9 +3,9 @@
 // Block `index` of a stream is Philox of the counter (low half of index, high half, attempt, purpose) under the key
 // (low half of seed, high half). Thread i of a launch makes block `base + first + i` and the elements that come of it.
 //
-// What is not integer arithmetic is built from operations that Metal rounds correctly: conversions, fma, products and
-// square roots. No product meets a sum outside an fma, so that no compiler has anything to contract. Compile it in
-// safe math mode.
+// What is not integer arithmetic is built from operations that Metal rounds correctly: conversions, fma, products,
+// quotients and square roots. No product meets a sum outside an fma, so that no compiler has anything to contract.
+// Compile it in safe math mode.
 #include <metal_stdlib>
 using namespace metal;
 
@@ -281,28 +281,131 @@ kernel void scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer
   }
 }
 
-// A probability for each element, and a block.
-template <typename T> INLINE T bernoulli_of(float probability, ulong seed, ulong index) {
-  words w;
-  philox(seed, index, 0, for_numbers, w);
-  return w.of[0] < ulong(probability * 4294967296.0f) ? T(1) : T(0);
+// ---- a parameter for each element, which has blocks of its own
+
+struct bernoulli_each_law {
+  static constant constexpr ulong blocks = 1;
+
+  template <typename T> static INLINE void draw(float probability, ulong seed, ulong index, thread T &out) {
+    words w;
+    philox(seed, index, 0, for_numbers, w);
+    out = w.of[0] < ulong(probability * 4294967296.0f) ? T(1) : T(0);
+  }
+};
+
+// The logarithm of the probability of the number whole + above, where rate is whole + rest: Stirling's, with the
+// difference of its large terms as a series near the mean, so that it keeps its digits at any rate.
+INLINE float poisson_log(float above, float whole, float rest, float rate) {
+  const float number = whole + above;
+  if (number < 0.5f) {
+    return -rate;
+  }
+  const float beyond = above - rest; // number - rate
+  const float x = beyond / rate;
+  const float inverse = 1.0f / number;
+  const float square = inverse * inverse;
+  const float correction = inverse * fma(square, fma(square, 1.0f / 1260.0f, -1.0f / 360.0f), 1.0f / 12.0f);
+  float loss;
+  if (abs(x) < 0.25f) {
+    // (1 + x) log(1 + x) - x
+    float p = 1.0f / 132.0f;
+    p = fma(p, x, -1.0f / 110.0f);
+    p = fma(p, x, 1.0f / 90.0f);
+    p = fma(p, x, -1.0f / 72.0f);
+    p = fma(p, x, 1.0f / 56.0f);
+    p = fma(p, x, -1.0f / 42.0f);
+    p = fma(p, x, 1.0f / 30.0f);
+    p = fma(p, x, -1.0f / 20.0f);
+    p = fma(p, x, 1.0f / 12.0f);
+    p = fma(p, x, -1.0f / 6.0f);
+    p = fma(p, x, 0.5f);
+    loss = fma(beyond * x, p, correction);
+  } else {
+    loss = fma(number, log_of(number / rate), correction - beyond);
+  }
+  return fma(log_of(6.2831855f * number), -0.5f, -loss);
 }
 
-template <typename T>
-kernel void bernoulli_each(device T *out [[buffer(0)]], constant part &p [[buffer(1)]],
-                           device const float *probability [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+// How many arrivals there are in a time, of which one is expected in each unit of it. Rates below 12: times between
+// arrivals, which are exponential, are added up. Others: Hormann's transformed rejection, where two words make an
+// attempt, of which four of five are taken. 128 words are more than either needs.
+struct poisson_law {
+  static constant constexpr ulong blocks = 32;
+
+  template <typename T> static INLINE void draw(float rate, ulong seed, ulong index, thread T &out) {
+    out = T(rate < 12.0f ? counted(rate, seed, index) : rejected(rate, seed, index));
+  }
+
+private:
+  static INLINE int counted(float rate, ulong seed, ulong index) {
+    words w;
+    float passed = 0.0f;
+    int count = 0;
+    for (; count < int(blocks * 4); count++) {
+      if (count % 4 == 0) {
+        philox(seed, index + ulong(count / 4), 0, for_numbers, w);
+      }
+      passed = passed - log_of(min(open_unit(w.of[count % 4]), below_one));
+      if (passed > rate) {
+        break;
+      }
+    }
+    return count;
+  }
+
+  static INLINE int rejected(float rate, ulong seed, ulong index) {
+    const float b = fma(sqrt(rate), 2.53f, 0.931f);
+    const float a = fma(b, 0.02483f, -0.059f);
+    const float inverse_alpha = 1.1239f + 1.1328f / (b - 3.4f);
+    const float squeeze = 0.9277f - 3.6224f / (b - 2.0f);
+    const float whole = floor(rate), rest = rate - whole;
+    words w;
+    float above = 0.0f;
+    for (int attempt = 0; attempt < int(blocks * 2); attempt++) {
+      if (attempt % 2 == 0) {
+        philox(seed, index + ulong(attempt / 2), 0, for_numbers, w);
+      }
+      const uint word = w.of[attempt % 2 * 2];
+      const float v = open_unit(w.of[attempt % 2 * 2 + 1]);
+      // The distance of a uniform number from the nearer end of its range; the last bit tells from which one.
+      const float end = open_unit(word) * 0.5f;
+      const float u = (word & 1) != 0 ? 0.5f - end : end - 0.5f;
+      above = floor(fma(2.0f * a / end + b, u, rest + 0.43f));
+      if (end >= 0.07f && v <= squeeze) {
+        break;
+      }
+      if (above < -whole || above > 1073741824.0f || (end < 0.013f && v > end)) {
+        continue;
+      }
+      if (log_of(v * inverse_alpha / (a / (end * end) + b)) <= poisson_log(above, whole, rest, rate)) {
+        break;
+      }
+    }
+    return int(whole) + int(above);
+  }
+};
+
+// `given[element * step]` is an element's parameter: with a step of 0 there is one for all.
+template <typename T, typename Law>
+kernel void each(device T *out [[buffer(0)]], constant part &p [[buffer(1)]], device const float *given [[buffer(2)]],
+                 constant uint &step [[buffer(3)]], uint i [[thread_position_in_grid]]) {
   const ulong element = p.first + i;
-  out[element] = bernoulli_of<T>(probability[element], p.seed, p.base + element);
+  T drawn;
+  Law::draw(given[element * step], p.seed, p.base + element * Law::blocks, drawn);
+  out[element] = drawn;
 }
 
-template <typename T>
-kernel void bernoulli_each_scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
-                                     device const float *probability [[buffer(2)]], constant long *layout [[buffer(3)]],
-                                     uint i [[thread_position_in_grid]]) {
+template <typename T, typename Law>
+kernel void each_scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
+                           device const float *given [[buffer(2)]], constant uint &step [[buffer(3)]],
+                           constant long *layout [[buffer(4)]], uint i [[thread_position_in_grid]]) {
   const ulong element = p.first + i;
-  *reinterpret_cast<device T *>(out + place(element, layout)) =
-      bernoulli_of<T>(probability[element], p.seed, p.base + element);
+  T drawn;
+  Law::draw(given[element * step], p.seed, p.base + element * Law::blocks, drawn);
+  *reinterpret_cast<device T *>(out + place(element, layout)) = drawn;
 }
+
+// ---- permutations
 
 // What a permutation sorts: a random word above the element's number; and another word, by which elements are sorted
 // whose first ones are equal.
@@ -345,13 +448,13 @@ kernel void shuffled(device long *out [[buffer(0)]], constant part &p [[buffer(1
                                                                       constant LAW##_law &, uint);                     \
   template [[host_name(#LAW "_" #T "_scattered")]] kernel void scattered<T, LAW##_law>(                                \
       device uchar *, constant part &, constant LAW##_law &, constant long *, uint);
+#define EACH(LAW, T)                                                                                                   \
+  template [[host_name(#LAW "_" #T)]] kernel void each<T, LAW##_law>(device T *, constant part &,                      \
+                                                                     device const float *, constant uint &, uint);     \
+  template [[host_name(#LAW "_" #T "_scattered")]] kernel void each_scattered<T, LAW##_law>(                           \
+      device uchar *, constant part &, device const float *, constant uint &, constant long *, uint);
 #define FLOATING(T) KERNELS(uniform, T) KERNELS(normal, T) KERNELS(exponential, T) EVERY(T) KERNELS(integers, T)
-#define EVERY(T)                                                                                                       \
-  KERNELS(bernoulli, T)                                                                                                \
-  template [[host_name("bernoulli_each_" #T)]] kernel void bernoulli_each<T>(device T *, constant part &,              \
-                                                                             device const float *, uint);              \
-  template [[host_name("bernoulli_each_" #T "_scattered")]] kernel void bernoulli_each_scattered<T>(                   \
-      device uchar *, constant part &, device const float *, constant long *, uint);
+#define EVERY(T) KERNELS(bernoulli, T) EACH(bernoulli_each, T) EACH(poisson, T)
 FLOATING(float)
 FLOATING(half)
 #if __METAL_VERSION__ >= 310
