@@ -174,7 +174,8 @@ class _EachLaw:
         if not isinstance(each, Array):
             each = _filled_from(np.ascontiguousarray(each, np.float32))
         step = np.uint32(each.size != 1)
-        memory, placed = array, ()
+        memory = array
+        placed: tuple[bytes, ...] = ()
         if not array.is_contiguous:
             memory, layout = _layout(array)
             placed = (layout,)
