@@ -193,6 +193,21 @@ def test_powers_of_two_up_to_the_largest_float(mode: str) -> None:
         np.testing.assert_allclose(array.numpy(), np.exp2(x.astype("f8")).astype("f4"), rtol=3e-7)
 
 
+@pytest.mark.parametrize("mode", ["safe", "relaxed", "fast"])
+def test_integer_powers(mode: str) -> None:
+    source = """
+    #include <metal_stdlib>
+    kernel void test(device float *out, device const float *x, device const int *n, uint i [[thread_position_in_grid]]) {
+      out[i] = metal::pow(x[i], n[i]);
+    }"""
+    base, exponent = (axis.ravel() for axis in np.meshgrid([-2, -1, -0.5, 0.1, 1, 1.5, 3], np.arange(-36, 37)))
+    base, exponent = base.astype(np.float32), exponent.astype(np.int32)
+    out = mpscffi.empty(len(base))
+    library = mpscffi.compile_shader(source, math_mode=mode)
+    library.test(out, mpscffi.asarray(base), mpscffi.asarray(exponent))
+    np.testing.assert_allclose(out.numpy(), base.astype(float) ** exponent, rtol=5e-7)
+
+
 def test_functions_of_multiples_of_pi_are_exact() -> None:
     x = np.float32([0, 0.5, 1, 1.5, 2, -0.5, -1, 1e6, 1e6 + 0.5, 16777216.0])
     sin, cos = evaluate("float", ["sinpi(x)", "cospi(x)"], ("float", x))

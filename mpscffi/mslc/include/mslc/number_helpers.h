@@ -1,5 +1,6 @@
-// Conversions of half and bfloat that the compiler calls by name where the CPU has no instruction for them. They belong
-// to a compiler's support library; a kernel library links against none, so each brings its own.
+// What the compiler calls by name where the CPU has no instruction for it: conversions of half and bfloat, and integer
+// powers, which it makes of `pow` in the fast math mode. They belong to a compiler's support library; a kernel library
+// links against none, so each brings its own.
 #pragma once
 #pragma clang system_header
 #include <metal_types>
@@ -52,6 +53,20 @@ inline ushort float_to_bfloat(float value) {
   return static_cast<ushort>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+// In double, so that the products' errors do not show.
+inline float integer_power(float base, int exponent) {
+  double result = 1.0;
+  double square = base;
+  for (uint left = exponent < 0 ? 0u - static_cast<uint>(exponent) : static_cast<uint>(exponent); left != 0;
+       left >>= 1) {
+    if (left & 1u) {
+      result *= square;
+    }
+    square *= square;
+  }
+  return static_cast<float>(exponent < 0 ? 1.0 / result : result);
+}
+
 } // namespace mslc
 
 #define MSLC_NUMBER_HELPER(type, name, parameter, ...)                                                                 \
@@ -73,4 +88,9 @@ inline ushort float_to_bfloat(float value) {
 #define MSLC_BFLOAT_HELPERS MSLC_NUMBER_HELPER(bfloat, __truncsfbf2, float, mslc::float_to_bfloat(value))
 #endif
 
-#define MSLC_NUMBER_HELPERS MSLC_HALF_HELPERS MSLC_BFLOAT_HELPERS
+#define MSLC_POWER_HELPER                                                                                              \
+  extern "C" __attribute__((weak, visibility("hidden"))) float __powisf2(float base, int exponent) {                   \
+    return mslc::integer_power(base, exponent);                                                                        \
+  }
+
+#define MSLC_NUMBER_HELPERS MSLC_HALF_HELPERS MSLC_BFLOAT_HELPERS MSLC_POWER_HELPER
