@@ -197,8 +197,8 @@ def test_powers_of_two_up_to_the_largest_float(mode: str) -> None:
 def test_integer_powers(mode: str) -> None:
     source = """
     #include <metal_stdlib>
-    kernel void test(device float *out, device const float *x, device const int *n, uint i [[thread_position_in_grid]]) {
-      out[i] = metal::pow(x[i], n[i]);
+    kernel void test(device float *y, device const float *x, device const int *n, uint i [[thread_position_in_grid]]) {
+      y[i] = metal::pow(x[i], n[i]);
     }"""
     base, exponent = (axis.ravel() for axis in np.meshgrid([-2, -1, -0.5, 0.1, 1, 1.5, 3], np.arange(-36, 37)))
     base, exponent = base.astype(np.float32), exponent.astype(np.int32)
