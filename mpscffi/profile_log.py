@@ -102,6 +102,7 @@ def _signpost_flags(trace: int) -> int:
         _WAIT: lib.MPS_TRACE_WAITS | lib.MPS_TRACE_COMMANDS,
         _KERNELS: lib.MPS_TRACE_SIGNPOST_KERNELS,
         _COPIES: lib.MPS_TRACE_SIGNPOST_COPIES,
+        _FALLBACKS: lib.MPS_TRACE_SIGNPOST_FALLBACKS,
     }
     return sum(flag for bit, flag in flags.items() if trace & bit)
 

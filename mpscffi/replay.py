@@ -489,5 +489,8 @@ def _cut(bundle: Bundle, command: dict[str, Any], target: str) -> None:
         path = bundle.library_path(command["library"])
         shutil.copyfile(path, os.path.join(target, "libraries", os.path.basename(path)))
         lines.append(bundle.libraries[command["library"]])
+    readme = os.path.join(bundle.path, "README.txt")
+    if os.path.exists(readme):
+        shutil.copy(readme, target)
     with open(os.path.join(target, LIST), "w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in [*lines, command])

@@ -62,6 +62,43 @@ def test_enabled_and_active(capturing: mpscffi.Device, tmp_path: Path) -> None:
     assert not is_capturing_metal()
 
 
+def test_a_document_of_work_that_is_done(capturing: mpscffi.Device, tmp_path: Path, compiled: Any) -> None:
+    path = tmp_path / "a.gputrace"
+    x = mpscffi.asarray(np.arange(100, dtype=np.float32))
+    with metal_capture(path):
+        compiled(SOURCE).scale(x, 3.0)
+        assert is_capturing_metal()
+    assert mpscffi.current_stream().query()  # it was waited for
+    np.testing.assert_array_equal(x.numpy(), 3 * np.arange(100, dtype=np.float32))
+    assert path.is_dir()
+    if capturing.backend == "host":
+        assert {entry.name for entry in path.iterdir()} == {"README.txt", "buffers", "commands.jsonl", "libraries"}
+        assert "mpscffi replay" in (path / "README.txt").read_text()
+
+
+def test_a_block_that_raises_stops_the_capture_and_its_work_is_done(
+    capturing: mpscffi.Device, tmp_path: Path, compiled: Any
+) -> None:
+    x = mpscffi.ones(100)
+
+    def fail() -> None:
+        compiled(SOURCE).scale(x, 3.0)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), metal_capture(tmp_path / "a.gputrace"):
+        fail()
+    assert not is_capturing_metal()
+    assert (tmp_path / "a.gputrace").is_dir()
+    assert mpscffi.current_stream().query()
+    assert x.tolist() == [3.0] * 100
+    # A start that fails leaves nothing that captures, and the next one works.
+    with pytest.raises(FileExistsError):
+        metal_capture(tmp_path / "a.gputrace")
+    with metal_capture(tmp_path / "b.gputrace"):
+        mpscffi.ones(4).copy_from(x[:4])
+    assert (tmp_path / "b.gputrace").is_dir()
+
+
 def test_where_captures_are_not_enabled(device: mpscffi.Device, python: Any, tmp_path: Path) -> None:
     script = f"""
         import mpscffi
@@ -435,6 +472,7 @@ def test_one_command_alone(host_device: mpscffi.Device, tmp_path: Path, compiled
     assert list(small.commands) == [number]
     assert len(list((target / "buffers").iterdir())) == 2
     assert len(list((target / "libraries").iterdir())) == 1
+    assert (target / "README.txt").is_file()
     (outcome,) = replay(small)
     assert outcome.is_same
 

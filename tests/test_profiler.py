@@ -277,7 +277,8 @@ _INTERVALS, _EVENTS = lib.MPS_TRACE_SIGNPOST_INTERVALS, lib.MPS_TRACE_SIGNPOST_E
 _ENCODED = lib.MPS_TRACE_SIGNPOST_ENCODED
 _WAITS = lib.MPS_TRACE_WAITS | lib.MPS_TRACE_COMMANDS
 _KERNELS, _COPIES = lib.MPS_TRACE_SIGNPOST_KERNELS, lib.MPS_TRACE_SIGNPOST_COPIES
-_ALL = _KERNELS | _COPIES
+_FALLBACKS = lib.MPS_TRACE_SIGNPOST_FALLBACKS
+_ALL = _KERNELS | _COPIES | _FALLBACKS
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,8 @@ _ALL = _KERNELS | _COPIES
         (0x10000 | 16, _INTERVALS | _KERNELS, False),
         (0x20000 | 32, _EVENTS | _COPIES, True),
         (0x30000 | 48, _EVENTS | _INTERVALS | _KERNELS | _COPIES, True),
-        (0x40000, _INTERVALS, False),
+        (0x40000, _INTERVALS | _FALLBACKS, False),
+        (0x50000 | 32, _EVENTS | _KERNELS | _FALLBACKS, True),
         (0x7003F, _EVENTS | _INTERVALS | _ENCODED | _WAITS | _ALL, True),
     ],
 )
@@ -418,6 +420,36 @@ mps.rand(3, dtype="float64")
         ["C1", "2", "matmul", "float64"],
         ["C2", "1", "random", "float64"],
     ]
+
+
+@pytest.mark.host_only("the marks of a capture can be read")
+@pytest.mark.parametrize(
+    ("trace", "marks"),
+    [
+        ("0", []),
+        ("0x30000", []),
+        ("0x40000", ["begin", "end"]),
+        ("0x40020", ["event"]),
+        ("3", ["begin", "event", "end"]),
+    ],
+)
+def test_fallbacks_are_marked_as_asked(python: Python, tmp_path: Path, trace: str, marks: list[str]) -> None:
+    script = f"""
+        import json, pathlib
+        import numpy as np
+        import mpscffi as mps
+        a = mps.from_numpy(np.ones((3, 3)))
+        path = pathlib.Path({str(tmp_path / "a.gputrace")!r})
+        with mps.profiler.metal_capture(path):
+            mps.matmul(a, a)
+        lines = [json.loads(line) for line in (path / "commands.jsonl").read_text().splitlines()]
+        for line in lines:
+            if "signpost" in line and "matmul float64" in line["message"]:
+                print(line["signpost"], line["message"].partition(" (id=C")[0])
+    """
+    masks = {"PYTORCH_MPS_TRACE_SIGNPOSTS": trace, "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
+    ran = python(script, "-W", "ignore", MPSCFFI_DEVICE="host", **masks)
+    assert ran.stdout.splitlines() == [f"{mark} mps::matmul float64" for mark in marks], ran.stderr
 
 
 def test_statistics_once_when_interrupted(python: Python) -> None:

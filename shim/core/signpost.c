@@ -12,7 +12,7 @@
 typedef struct interval {
   uint64_t id;
   mps_signpost_category category;
-  mps_trace_record record; /* what a trace gets at its end */
+  mps_traced traced; /* what a trace gets at its end */
 } interval;
 
 /* The open intervals, the youngest last: intervals mostly nest, so the one that ends is found at the first look. */
@@ -59,17 +59,22 @@ static mps_status check_mark(const char *function, mps_signpost_category categor
   return MPS_STATUS_OK;
 }
 
+/* Those are marked as the running trace asks for. */
+static bool is_fallback(uint32_t category) {
+  return (category & WHAT) == MPS_SIGNPOST_FALLBACKS;
+}
+
 mps_status mps_signpost_event(mps_signpost_category category, const char *message) {
   MPS_TRY(check_mark(__func__, category, message));
-  mps_trace_record record;
-  mps_trace_open_range(&record, MPS_TRACE_MARK, message);
-  mps_trace_close_range(&record);
+  mps_traced traced;
+  mps_trace_open_range(&traced, MPS_TRACE_MARK, message);
+  mps_trace_close_range(&traced);
   mps_signpost_emit_event(category, message);
   return MPS_STATUS_OK;
 }
 
 /* The id of a new open interval; 0 when there is no memory. */
-static uint64_t add_interval(mps_signpost_category category, const mps_trace_record *record) {
+static uint64_t add_interval(mps_signpost_category category, const mps_traced *traced) {
   uint64_t id = 0;
   pthread_mutex_lock(&intervals_lock);
   if (interval_count == interval_capacity) {
@@ -82,7 +87,7 @@ static uint64_t add_interval(mps_signpost_category category, const mps_trace_rec
   }
   if (interval_count < interval_capacity) {
     id = mps_trace_next_id();
-    intervals[interval_count++] = (interval){.id = id, .category = category, .record = *record};
+    intervals[interval_count++] = (interval){.id = id, .category = category, .traced = *traced};
   }
   pthread_mutex_unlock(&intervals_lock);
   return id;
@@ -107,14 +112,15 @@ static bool remove_interval(uint64_t id, interval *removed) {
 mps_status mps_signpost_begin(mps_signpost_category category, const char *message, uint64_t *out_id) {
   MPS_TRY(check_mark(__func__, category, message));
   MPS_REQUIRE(out_id);
-  mps_trace_record record;
-  mps_trace_open_range(&record, (category & WHAT) == MPS_SIGNPOST_FALLBACKS ? MPS_TRACE_FALLBACK : MPS_TRACE_RANGE,
-                       message);
-  uint64_t id = add_interval(category, &record);
+  mps_traced traced;
+  mps_trace_open_range(&traced, is_fallback(category) ? MPS_TRACE_FALLBACK : MPS_TRACE_RANGE, message);
+  uint64_t id = add_interval(category, &traced);
   if (id == 0) {
     return mps_fail(MPS_STATUS_OUT_OF_MEMORY, "mps_signpost_begin: no memory for one more open interval");
   }
-  mps_signpost_emit_begin(category, message, id);
+  if (!is_fallback(category)) {
+    mps_signpost_emit_begin(category, message, id);
+  }
   *out_id = id;
   return MPS_STATUS_OK;
 }
@@ -126,7 +132,9 @@ mps_status mps_signpost_end(uint64_t id, const char *message) {
   if (!remove_interval(id, &ended)) {
     return mps_fail(MPS_STATUS_NOT_FOUND, "mps_signpost_end: %" PRIu64 " is no open interval", id);
   }
-  mps_trace_close_range(&ended.record);
-  mps_signpost_emit_end(ended.category, message, id);
+  mps_trace_close_range(&ended.traced);
+  if (!is_fallback(ended.category)) {
+    mps_signpost_emit_end(ended.category, message, id);
+  }
   return MPS_STATUS_OK;
 }

@@ -18,7 +18,8 @@ enum { DEFAULT_CAPACITY = 262144, MOST_CAPACITY = 1 << 24 };
 
 static const uint32_t KNOWN_FLAGS = MPS_TRACE_COMMANDS | MPS_TRACE_WAITS | MPS_TRACE_BUFFERS | MPS_TRACE_ENCODED |
                                     MPS_TRACE_SIGNPOST_EVENTS | MPS_TRACE_SIGNPOST_INTERVALS |
-                                    MPS_TRACE_SIGNPOST_ENCODED | MPS_TRACE_SIGNPOST_KERNELS | MPS_TRACE_SIGNPOST_COPIES;
+                                    MPS_TRACE_SIGNPOST_ENCODED | MPS_TRACE_SIGNPOST_KERNELS |
+                                    MPS_TRACE_SIGNPOST_COPIES | MPS_TRACE_SIGNPOST_FALLBACKS;
 
 _Atomic uint32_t mps_trace_state;
 
@@ -141,9 +142,9 @@ uint64_t mps_trace_next_id(void) {
   return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
 }
 
-/* ---- signposts of commands ---- */
+/* ---- signposts of commands and fallbacks ---- */
 
-/* 0 for a command that has none. */
+/* 0 for one that has none. */
 static uint32_t signpost_type(const mps_traced *traced) {
   switch (traced->record.kind) {
   case MPS_TRACE_DISPATCH:
@@ -152,6 +153,8 @@ static uint32_t signpost_type(const mps_traced *traced) {
   case MPS_TRACE_COPY:
   case MPS_TRACE_FILL:
     return (traced->signposts & MPS_TRACE_SIGNPOST_COPIES) != 0 ? MPS_SIGNPOST_COPIES : 0;
+  case MPS_TRACE_FALLBACK:
+    return (traced->signposts & MPS_TRACE_SIGNPOST_FALLBACKS) != 0 ? MPS_SIGNPOST_FALLBACKS : 0;
   default:
     return 0;
   }
@@ -162,6 +165,8 @@ static void describe(const mps_traced *traced, char *text, size_t size) {
   uint64_t runs = atomic_load_explicit(&traced->name->runs, memory_order_relaxed);
   if (record->kind == MPS_TRACE_COPY || record->kind == MPS_TRACE_FILL) {
     snprintf(text, size, "Blit: %s, length=%" PRIu64 ", run=%" PRIu64, record->name, record->bytes, runs);
+  } else if (record->kind == MPS_TRACE_FALLBACK) {
+    snprintf(text, size, "mps::%.128s (id=C%u, run=%" PRIu64 ")", record->name, traced->name->number, runs);
   } else {
     snprintf(text, size, "mps::%.128s:[%u, %u, %u] (id=K%u, run=%" PRIu64 ")", record->name, record->grid[0],
              record->grid[1], record->grid[2], traced->name->number, runs);
@@ -188,8 +193,13 @@ static void emit_end(mps_traced *traced) {
   char text[384];
   describe(traced, text, sizeof text);
   size_t length = strlen(text);
-  snprintf(text + length, sizeof text - length, ", gpu=%.3f ms, cpu=%.3f ms",
-           (double)(record->end - record->start) / 1e6, (double)(record->end - record->encoded) / 1e6);
+  double cpu = (double)(record->end - record->encoded) / 1e6;
+  if (record->kind == MPS_TRACE_FALLBACK) {
+    snprintf(text + length, sizeof text - length, ", cpu=%.3f ms", cpu);
+  } else {
+    snprintf(text + length, sizeof text - length, ", gpu=%.3f ms, cpu=%.3f ms",
+             (double)(record->end - record->start) / 1e6, cpu);
+  }
   if (event) {
     mps_signpost_emit_event(type | MPS_SIGNPOST_EVENTS, text);
   }
@@ -345,18 +355,27 @@ void mps_trace_memory_event(mps_trace_kind kind, const void *object, const char 
   put(&record);
 }
 
-void mps_trace_open_range(mps_trace_record *record, mps_trace_kind kind, const char *name) {
-  *record = (mps_trace_record){0};
-  if (mps_trace_flags() != 0) {
-    *record = record_of(kind, name);
+void mps_trace_open_range(mps_traced *traced, mps_trace_kind kind, const char *name) {
+  *traced = (mps_traced){0};
+  uint32_t flags = mps_trace_flags();
+  if (flags == 0) {
+    return;
+  }
+  traced->record = record_of(kind, name);
+  if (kind == MPS_TRACE_FALLBACK) {
+    traced->name = mps_trace_name_of(name);
+    traced->signposts = flags;
+    atomic_fetch_add_explicit(&traced->name->runs, 1, memory_order_relaxed);
+    open_interval(traced);
   }
 }
 
-void mps_trace_close_range(mps_trace_record *record) {
-  if (record->kind != 0) {
-    if (record->kind != MPS_TRACE_MARK) {
-      record->end = mps_now();
+void mps_trace_close_range(mps_traced *traced) {
+  if (traced->record.kind != 0) {
+    if (traced->record.kind != MPS_TRACE_MARK) {
+      traced->record.end = mps_now();
     }
-    put(record);
+    emit_end(traced);
+    put(&traced->record);
   }
 }

@@ -16,7 +16,7 @@ static inline uint32_t mps_trace_flags(void) {
   return atomic_load_explicit(&mps_trace_state, memory_order_relaxed);
 }
 
-/* A command on its way. record.kind is 0 if it is not traced. */
+/* A command, or a range, on its way. record.kind is 0 if it is not traced. */
 typedef struct mps_traced {
   mps_trace_record record;
   mps_trace_name *name;  /* of record.name, which counts its runs */
@@ -79,9 +79,10 @@ static inline void mps_trace_memory(mps_trace_kind kind, const void *object, con
   }
 }
 
-/* What signposts mark. The record is filled in by the first and put into the ring by the second. */
-void mps_trace_open_range(mps_trace_record *record, mps_trace_kind kind, const char *name);
-void mps_trace_close_range(mps_trace_record *record);
+/* What signposts mark. The record is filled in by the first and put into the ring by the second, which also mark a
+ * fallback if the trace asks for it. */
+void mps_trace_open_range(mps_traced *traced, mps_trace_kind kind, const char *name);
+void mps_trace_close_range(mps_traced *traced);
 
 /* The next of the numbers that tell commands and signposts apart. */
 uint64_t mps_trace_next_id(void);

@@ -16,6 +16,7 @@
 
 #define FORMAT 1
 #define FILE_NAME "commands.jsonl"
+#define README "README.txt"
 #define PART_MAX (PATH_MAX + 64)
 
 typedef struct capture {
@@ -60,10 +61,30 @@ static void remove_document(void) {
   static const char *const folders[] = {"buffers", "libraries"};
   char path[PART_MAX];
   unlink(part(path, FILE_NAME));
+  unlink(part(path, README));
   for (int i = 0; i < 2; i++) {
     rmdir(part(path, folders[i]));
   }
   rmdir(directory);
+}
+
+/* For whoever is sent the document and has never seen one. */
+static bool write_readme(void) {
+  char path[PART_MAX];
+  FILE *file = fopen(part(path, README), "wxe");
+  if (!file) {
+    return false;
+  }
+  fprintf(
+      file,
+      "Commands that a device was given to do, captured by mpscffi %s: each with its kernel and its buffers.\n\n"
+      "  mpscffi replay --list DIRECTORY                      what there is\n"
+      "  mpscffi replay DIRECTORY                             run each command again and compare\n"
+      "  mpscffi replay --cut NUMBER -o OTHER.gputrace DIRECTORY   one command as a capture of its own\n\n"
+      "commands.jsonl lists them, a JSON object on each line; libraries/ has the kernels; buffers/B-V.bin is version "
+      "V of buffer B.\n",
+      mps_version());
+  return fclose(file) == 0;
 }
 
 /* The directories and the open list of commands, or NULL with the error told. */
@@ -79,7 +100,7 @@ static FILE *make_document(const char *path, mps_status *status) {
     return NULL;
   }
   FILE *file = NULL;
-  if (mkdir(part(buffers, "buffers"), 0777) != 0 || mkdir(part(libraries, "libraries"), 0777) != 0 ||
+  if (!write_readme() || mkdir(part(buffers, "buffers"), 0777) != 0 || mkdir(part(libraries, "libraries"), 0777) != 0 ||
       !(file = fopen(part(list, FILE_NAME), "wxe"))) {
     *status = io_error("write the capture", path, errno);
     remove_document();

@@ -678,7 +678,8 @@ typedef enum mps_signpost_category {
  * this library (below) that runs has it too. Since 1. */
 MPS_API mps_status mps_signpost_event(mps_signpost_category category, const char *message);
 
-/* The start of an interval; `out_id` names it for its end. Since 1. */
+/* The start of an interval; `out_id` names it for its end. One of MPS_SIGNPOST_FALLBACKS is marked as those of commands
+ * are: in the way that the running trace asks for, if it does (MPS_TRACE_SIGNPOST_FALLBACKS). Since 1. */
 MPS_API mps_status mps_signpost_begin(mps_signpost_category category, const char *message, uint64_t *out_id);
 
 /* The end of an interval. NOT_FOUND if `id` is no open one. Since 1. */
@@ -718,8 +719,9 @@ typedef enum mps_trace_kind {
 #define MPS_TRACE_SIGNPOST_EVENTS 0x10    /* a signpost when a command is complete */
 #define MPS_TRACE_SIGNPOST_INTERVALS 0x20 /* signposts when it begins and ends */
 #define MPS_TRACE_SIGNPOST_ENCODED 0x40   /* those intervals begin when it is encoded */
-#define MPS_TRACE_SIGNPOST_KERNELS 0x100  /* of which commands there are signposts */
+#define MPS_TRACE_SIGNPOST_KERNELS 0x100  /* of what there are signposts */
 #define MPS_TRACE_SIGNPOST_COPIES 0x200
+#define MPS_TRACE_SIGNPOST_FALLBACKS 0x400
 
 typedef struct mps_trace_desc {
   size_t struct_size;

@@ -117,6 +117,41 @@ static void ranges_and_names(void) {
   EXPECT(mps_trace_name_of("inner") != mps_trace_name_of("outer"));
 }
 
+/* Unlike the caller's own intervals, which are marked whether or not a trace runs. */
+static void fallbacks_are_marked_as_asked(void) {
+  enum {
+    INTERVAL = MPS_SIGNPOST_INTERVALS | MPS_SIGNPOST_FALLBACKS,
+    EVENT = MPS_SIGNPOST_EVENTS | MPS_SIGNPOST_FALLBACKS
+  };
+  static const struct {
+    uint32_t flags, at_begin, at_end;
+  } cases[] = {
+      {0, 0, 0},
+      {MPS_TRACE_SIGNPOST_INTERVALS | MPS_TRACE_SIGNPOST_KERNELS | MPS_TRACE_SIGNPOST_COPIES, 0, 0},
+      {MPS_TRACE_SIGNPOST_INTERVALS | MPS_TRACE_SIGNPOST_FALLBACKS, INTERVAL, INTERVAL},
+      {MPS_TRACE_SIGNPOST_EVENTS | MPS_TRACE_SIGNPOST_FALLBACKS, 0, EVENT},
+  };
+  for (size_t i = 0; i <= sizeof cases / sizeof *cases; i++) {
+    bool traced = i < sizeof cases / sizeof *cases;
+    uint64_t id;
+    if (traced) {
+      start(8, cases[i].flags);
+    }
+    fake.signpost_category = 0;
+    EXPECT_OK(mps_signpost_begin((mps_signpost_category)INTERVAL, "sort", &id));
+    EXPECT_EQUAL(fake.signpost_category, traced ? cases[i].at_begin : 0);
+    fake.signpost_category = 0;
+    EXPECT_OK(mps_signpost_end(id, ""));
+    EXPECT_EQUAL(fake.signpost_category, traced ? cases[i].at_end : 0);
+    if (traced) {
+      mps_trace_record record;
+      EXPECT_EQUAL(read_some(&record, 1, NULL), 1);
+      EXPECT_EQUAL(record.kind, MPS_TRACE_FALLBACK);
+      EXPECT_OK(mps_trace_stop());
+    }
+  }
+}
+
 static void memory_and_libraries(void) {
   mps_trace_record records[16];
   start(16, 0);
@@ -222,6 +257,7 @@ int main(void) {
   ring_overflows_and_turns();
   records_fit_the_caller();
   ranges_and_names();
+  fallbacks_are_marked_as_asked();
   memory_and_libraries();
   waiting_trace();
   many_threads();

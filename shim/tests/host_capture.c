@@ -47,6 +47,9 @@ static void read_document(void) {
   EXPECT_EQUAL(unlink(file), 0);
   remove_files("buffers");
   remove_files("libraries");
+  char readme[160];
+  snprintf(readme, sizeof readme, "%s/README.txt", document);
+  EXPECT_EQUAL(unlink(readme), 0);
   EXPECT_EQUAL(rmdir(document), 0);
 }
 

@@ -981,6 +981,16 @@ static void test_traced_signposts(void) {
   EXPECT_EQUAL(standin_get("signposts"), before + 5);
   EXPECT(strstr(standin_last_signpost(), "event PyTorchMPS/Events ") == standin_last_signpost());
   EXPECT(strstr(standin_last_signpost(), " PyTorchCopyEvents: Blit: fill, length=4") != NULL);
+  mps_trace_desc desc = {.struct_size = sizeof desc,
+                         .flags = MPS_TRACE_SIGNPOST_INTERVALS | MPS_TRACE_SIGNPOST_FALLBACKS};
+  uint64_t id;
+  EXPECT_OK(mps_trace_start(&desc));
+  EXPECT_OK(mps_signpost_begin((mps_signpost_category)(MPS_SIGNPOST_INTERVALS | MPS_SIGNPOST_FALLBACKS), "sort", &id));
+  EXPECT(strstr(standin_last_signpost(), " PyTorchCPUFallbackIntervals: mps::sort (id=C") != NULL);
+  EXPECT_OK(mps_signpost_end(id, "sort"));
+  EXPECT(strstr(standin_last_signpost(), "end PyTorchMPS/Intervals ") == standin_last_signpost());
+  EXPECT(strstr(standin_last_signpost(), ", run=1), cpu=") != NULL);
+  EXPECT_OK(mps_trace_stop());
   EXPECT_OK(mps_buffer_release(buffer));
   EXPECT_OK(mps_queue_release(queue));
   EXPECT_OK(mps_pipeline_release(pipeline));
