@@ -86,6 +86,59 @@ def test_choice_by_environment(python: Any) -> None:
         assert mpscffi.why_unavailable() in result.stderr
 
 
+@pytest.mark.host_only("about systems without Metal")
+def test_metal_that_is_wanted_and_missing(python: Any) -> None:
+    """What speaks of availability and the generator works; arguments are looked at first; all else raises one type."""
+    if mpscffi.is_available():
+        return
+    script = """
+        import numpy as np
+        import mpscffi as mps
+        print(mps.is_available(), mps.device_count(), mps.manual_seed(7), mps.initial_seed(), mps.seed())
+        state = mps.get_rng_state("whatever")
+        print(state.size, mps.set_rng_state(state, device=3), mps.profiler.stop())
+        refused = {
+            "int": lambda: mps.load_metallib(3),
+            "memoryview": lambda: mps.load_metallib(memoryview(b"x")),
+            "a float": lambda: mps.set_per_process_memory_fraction(1),
+            "2.5": lambda: mps.set_per_process_memory_fraction(2.5),
+            "mode 'x'": lambda: mps.profiler.start("x"),
+            "enable_timing": lambda: mps.Event(1),
+            "Storage": lambda: mps._host_alias_storage(3),
+        }
+        for text, call in refused.items():
+            try:
+                call()
+            except mps.errors.UnavailableError as error:
+                print("the device was looked for first:", text)
+            except (TypeError, ValueError) as error:
+                if text not in str(error):
+                    print(text, error)
+        missing = [
+            mps.synchronize, mps.empty_cache, mps.current_allocated_memory, mps.driver_allocated_memory,
+            mps.recommended_max_memory, mps.memory_summary, mps.get_name, mps.get_core_count, mps.Event, mps.Stream,
+            mps.current_stream, mps.current_device, mps.profiler.start, mps.profiler.is_metal_capture_enabled,
+            mps.profiler.is_capturing_metal, lambda: mps.profiler.metal_capture("a.gputrace"),
+            lambda: mps.profiler.profile().__enter__(), lambda: mps.set_per_process_memory_fraction(0.5),
+            lambda: mps.set_per_process_memory_fraction(np.float64(0.5)), lambda: mps.compile_shader("kernel"),
+            lambda: mps.load_metallib(b"MTLB"), lambda: mps.load_metallib("missing"), lambda: mps.empty(1),
+            lambda: mps.rand(1), lambda: mps.randn(1), lambda: mps.asarray([1]), lambda: mps.permutation(3),
+        ]
+        kinds = set()
+        for call in missing:
+            try:
+                call()
+                print("went through")
+            except RuntimeError as error:
+                kinds.add((type(error).__name__, str(error)))
+        print(kinds == {("UnavailableError", "MPSCFFI_DEVICE=metal, but there is no such device: "
+                         + mps.why_unavailable())})
+    """
+    result = python(script, "-X", "dev", "-W", "error", MPSCFFI_DEVICE="metal")
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == ["False 0 None 7 None", "44 None None", "True"]
+
+
 @pytest.mark.parametrize("clone", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_what_stands_for_this_process_is_not_copied(device: mpscffi.Device, compiled: Any, clone: Any) -> None:
     library = compiled("kernel void f(device float* x) { x[0] = 1; }")

@@ -95,6 +95,25 @@ def test_kernels_copies_and_fills_in_order(kernels: Any, size: int) -> None:
     assert (y.numpy() == 14).all()
 
 
+def test_places_above_4_gib(kernels: Any) -> None:
+    far = 1 << 32
+    whole = mpscffi.zeros((far + 256) // 4, dtype=np.int32)  # few of its pages are ever touched
+    low, high = whole[:16], whole[far // 4 :]
+    with mpscffi.record() as graph:
+        kernels.add(high[:16], 3)
+        high[32:48].copy_from(high[:16], non_blocking=True)
+        high[48:].fill_(-1)
+    graph.replay()
+    assert high[:48].tolist() == [3] * 16 + [0] * 16 + [3] * 16
+    assert high[48:].tolist() == [-1] * 16
+    graph[0].set({"x": high[4:20]})
+    graph[1].set(source=high[4:20], target=high[32:48])
+    graph.replay()
+    assert high[:20].tolist() == [3] * 4 + [6] * 12 + [3] * 4
+    assert high[32:48].tolist() == [6] * 12 + [3] * 4
+    assert low.tolist() == [0] * 16
+
+
 def test_a_replay_is_one_command_buffer(kernels: Any) -> None:
     x, stream = ints(10), mpscffi.Stream()
     with mpscffi.record() as graph:

@@ -742,6 +742,93 @@ Sequences.TestCase.settings = settings(max_examples=40, stateful_step_count=40, 
 TestSequences = Sequences.TestCase
 
 
+class ThreadedMemory(SimulatedMemory):
+    """Each thread has a current stream of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        self.own = threading.local()
+        super().__init__(**options)
+
+    @property
+    def current(self) -> Any:
+        return getattr(self.own, "stream", self.default)
+
+    @current.setter
+    def current(self, stream: Any) -> None:
+        self.own.stream = stream
+
+
+def test_eight_threads_with_streams() -> None:
+    """Allocations, work on streams of one's own and others', and frees: no two blocks overlap, and all sums agree."""
+    memory = ThreadedMemory(recommended=GIB)
+    allocator = Allocator(memory, 1.0, 0.8)  # type: ignore[arg-type]
+    streams = [memory.default, *(memory.stream(f"stream {number}") for number in range(8))]
+    errors: list[BaseException] = []
+    live: dict[int, dict[int, int]] = {}
+    lock = threading.Lock()
+
+    def claim(block: HeapBlock) -> None:
+        with lock:
+            ranges = live.setdefault(block.heap.number, {})
+            for start, end in ranges.items():
+                assert end <= block.offset or block.offset + block.size <= start, "two live blocks overlap"
+            ranges[block.offset] = block.offset + block.size
+
+    def let_go(block: HeapBlock) -> None:
+        with lock:
+            del live[block.heap.number][block.offset]
+        give(block)
+
+    def work(number: int) -> None:
+        rng = random.Random(number)
+        held: list[HeapBlock] = []
+        try:
+            for _ in range(1500):
+                memory.current = own = streams[rng.choice([0, number + 1])]
+                size = rng.choice([16, 300, 5000, 70_000, 3 * MIB, 12 * MIB]) + rng.randrange(8) * 256
+                host_bound = rng.random() < 0.2
+                try:
+                    block = allocator.take(size, host_bound, rng.random() < 0.1)
+                except OutOfMemoryError:
+                    continue
+                # Work may be done meanwhile, but nobody gives more to a block that is this thread's.
+                if block.in_use():
+                    assert not host_bound
+                    assert block.stream is own
+                claim(block)
+                held.append(block)
+                for _ in range(rng.randrange(3)):
+                    rng.choice(streams).use(rng.choice(held))
+                if len(held) > 12:
+                    let_go(held.pop(rng.randrange(len(held))))
+                chance = rng.random()
+                if chance < 0.1:
+                    memory.finish(rng.choice(streams))
+                elif chance < 0.11:
+                    allocator.release_cached()
+                elif chance < 0.13:
+                    allocator.sweep()
+            for block in held:
+                let_go(block)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    check(allocator)
+    memory.finish()
+    allocator.sweep()
+    assert allocator.counters.current == 0
+    assert allocator.pending.blocks == []
+    allocator.release_cached()
+    assert memory.heaps == memory.buffers == {}
+
+
 def test_eight_threads() -> None:
     allocator, memory = made(high=1.0, low=0.8, recommended=GIB)
     errors: list[BaseException] = []

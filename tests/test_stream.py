@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,24 @@ def test_set_stream() -> None:
     thread.start()
     thread.join()
     assert seen == [True]
+
+
+def test_any_number_of_streams(kernels: Any) -> None:
+    """Each is a queue of its own: the 33rd is not the first one again."""
+    streams = [mpscffi.Stream() for _ in range(40)]
+    arrays = [mpscffi.asarray(np.full(8, i, np.int32)) for i in range(40)]
+    assert len(set(streams)) == len({stream.handle for stream in streams}) == 40
+    hold = mpscffi.Event()
+    hold.wait(streams[0], value=1)
+    for i, stream in enumerate(streams):
+        with mpscffi.stream(stream):
+            kernels.add(arrays[i], 100)
+            stream.commit()
+    for stream in streams[1:]:
+        stream.synchronize(timeout=60)
+    assert not streams[0].query()
+    hold.signal(1)
+    assert [array.tolist() for array in arrays] == [[i + 100] * 8 for i in range(40)]
 
 
 @pytest.mark.parametrize("wrong", [3, "default", object()])
@@ -367,6 +386,52 @@ def test_waits_let_other_threads_run(gate: Any) -> None:
     thread.join()
 
 
+def _compile() -> None:
+    mpscffi.compile_shader(f"kernel void f(device int* x) {{ x[0] = {time.time_ns()}; }}").f.signature  # noqa: B018
+
+
+#: Calls that take some milliseconds in C.
+LONG: dict[str, Any] = {
+    "a compile": _compile,
+    "a copy in": lambda: mpscffi.asarray(np.zeros(40_000_000, np.uint8)),
+    "a copy on the device": lambda: mpscffi.empty(40_000_000, dtype=np.uint8).copy(),
+    "a copy out": lambda: mpscffi.empty(40_000_000, dtype=np.uint8).to_host(),
+    "a conversion": lambda: mpscffi.asarray(np.zeros(4_000_000, np.float32), "float16"),
+    "a product": lambda: (mpscffi.ones(500, 500) @ mpscffi.ones(500, 500)).numpy(),
+    "random numbers": lambda: mpscffi.permutation(300_000),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_other_threads_run_meanwhile(name: str) -> None:
+    """With a switch interval of minutes, they do only where the GIL is given up."""
+    LONG[name]()
+    count, over, ready = 0, threading.Event(), threading.Event()
+
+    def work() -> None:
+        nonlocal count
+        while not over.is_set():
+            count += 1
+            ready.set()
+            time.sleep(0.0002)
+
+    thread, interval = threading.Thread(target=work), sys.getswitchinterval()
+    thread.start()
+    ready.wait()
+    sys.setswitchinterval(200)
+    try:
+        for _ in range(20):
+            before = count
+            LONG[name]()
+            if count > before:
+                break
+        assert count > before
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+
+
 def test_threads_that_ask_for_a_new_kernel_together() -> None:
     for i in range(5):
         kernel = mpscffi.compile_shader(
@@ -429,6 +494,9 @@ def test_many_threads_at_once(kernels: Any, count: int) -> None:
                 y.copy_from(x, non_blocking=bool(size % 2))
                 kernels.times(y, 2)
                 event.record()
+                if size % 7 == 0:
+                    # One of four libraries, which another thread may be compiling, too.
+                    mpscffi.compile_shader(f"{SOURCE}// {size % 4}").add(x, 0)
                 if size % 5 == 0:
                     mpscffi.empty_cache()
                 if size % 3 == 0:
