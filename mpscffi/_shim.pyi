@@ -183,6 +183,7 @@ class Lib:
     MPS_HAZARD_UNTRACKED: int
     MPS_HEAP_AUTOMATIC: int
     MPS_HEAP_PLACEMENT: int
+    MPS_LENGTH_NONE: int
     MPS_LOG_DEBUG: int
     MPS_LOG_ERROR: int
     MPS_LOG_FAULT: int

@@ -29,6 +29,7 @@ _FLOAT = SCALARS[lib.MPS_DATA_FLOAT]
 _LONG = SCALARS[lib.MPS_DATA_LONG]
 #: Of one argument; the device's own limit is checked again where the call is queued.
 _MAX_INLINE = 4096
+_NO_BYTES = lib.MPS_LENGTH_NONE
 _MAX_FLOAT = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 #: For a parameter that the kernel does not use.
 _NOTHING = ffi.new("char[16]")
@@ -132,7 +133,7 @@ class Slot:
             self.dtype = array.dtype
         # What validation allows: the block may be longer than the array that it was made for.
         whole = array if array._base is None else array._base
-        self.place.length = whole._offset + whole.nbytes - array._offset
+        self.place.length = whole._offset + whole.nbytes - array._offset if array.nbytes else _NO_BYTES
 
     def _check_padding(self, array: Array) -> None:
         """Refuse what can only be vectors of three elements without a gap, which the kernel would misread."""
@@ -252,7 +253,7 @@ class Slot:
             block = array._block
             entry.buffer = block.pointer
             entry.offset = array._offset
-            entry.length = array.nbytes
+            entry.length = array.nbytes or _NO_BYTES
             if block.stream is not stream:
                 stream._adopt(block)
         self.place.kind = _ADDRESSES

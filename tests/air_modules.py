@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpscffi.mslc.metallib.writer import ConstantEntry, Format, FunctionEntry, write_metallib
@@ -88,6 +88,43 @@ class Constant:
 
 
 @dataclass
+class Source:
+    """Lines of a source, as `-gline-tables-only` has them: the instructions of a body and of `top` name them.
+
+    `file` is where the kernel is, and its lines are !1001 for line 1 and so on. Those of a function in the file
+    `header`, which is !906, are !2001 and so on, and inlined into line 40 of the kernel !3001 and so on.
+    """
+
+    file: str
+    header: str = ""
+
+    def metadata(self, kernel: str) -> str:
+        lines = [
+            "!llvm.dbg.cu = !{!900}",
+            "!llvm.module.flags = !{!903}",
+            '!900 = distinct !DICompileUnit(language: DW_LANG_C_plus_plus_14, file: !901, producer: "metal", '
+            "emissionKind: LineTablesOnly)",
+            f'!901 = !DIFile(filename: "{self.file}", directory: "/src")',
+            f'!902 = !DIFile(filename: "{self.header}", directory: "/src")',
+            '!903 = !{i32 2, !"Debug Info Version", i32 3}',
+            "!904 = !DISubroutineType(types: !{})",
+            f'!905 = distinct !DISubprogram(name: "{kernel}", scope: !901, file: !901, line: 1, type: !904, '
+            "spFlags: DISPFlagDefinition, unit: !900)",
+            '!906 = distinct !DISubprogram(name: "helper", scope: !902, file: !902, line: 7, type: !904, '
+            "spFlags: DISPFlagDefinition, unit: !900)",
+            "!907 = distinct !DILexicalBlock(scope: !905, file: !901, line: 2, column: 1)",
+            "!908 = distinct !DILocation(line: 40, column: 1, scope: !905)",
+        ]
+        for line in range(1, 50):
+            lines += [
+                f"!{1000 + line} = !DILocation(line: {line}, column: 1, scope: !907)",
+                f"!{2000 + line} = !DILocation(line: {line}, column: 1, scope: !906)",
+                f"!{3000 + line} = !DILocation(line: {line}, column: 1, scope: !906, inlinedAt: !908)",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass
 class Kernel:
     """A kernel. Its parameters are %0, %1 and so on, and its body begins with the block of the next number."""
 
@@ -99,7 +136,7 @@ class Kernel:
     max_threads: int = 0
     kind: str = "kernel"
     attributes: str = "convergent nounwind"
-    metadata: list[str] = field(default_factory=list)
+    source: Source | None = None
 
     def text(self) -> str:
         """The module."""
@@ -137,12 +174,14 @@ class Kernel:
         )
         types = ", ".join(parameter.type for parameter in self.parameters)
         lines = "".join(f"!{number} = {text}\n" for number, text in enumerate(nodes))
+        lines_of = " !dbg !905" if self.source else ""
         listed = f"!air.function_constants = !{{{', '.join(constants)}}}\n" if constants else ""
         return (
             f"{variables}{self.top}\n"
-            f"define void @{self.name}({types}) #0 {{\n{self.body}\n  ret void\n}}\n"
+            f"define void @{self.name}({types}) #0{lines_of} {{\n{self.body}\n  ret void\n}}\n"
             f"attributes #0 = {{ {self.attributes} }}\n"
             f"!air.{self.kind} = !{{{kernel}}}\n{listed}{lines}"
+            + (self.source.metadata(self.name) if self.source else "")
         )
 
     def entry(self, bitcode: bytes) -> FunctionEntry:
@@ -176,11 +215,16 @@ class Body:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.declared: dict[str, str] = {}
+        self.location = 0  # of a Source, for the instructions that follow
+
+    def do(self, instruction: str) -> None:
+        """Add an instruction without a result."""
+        self.lines.append(f"  {instruction}" + (f", !dbg !{self.location}" if self.location else ""))
 
     def value(self, instruction: str) -> str:
         """Add an instruction; the name of its result."""
         name = f"{_TEMPORARY}{len(self.lines)}"
-        self.lines.append(f"  {name} = {instruction}")
+        self.do(f"{name} = {instruction}")
         return name
 
     def call(self, function: str, result: str, *arguments: str) -> str:
@@ -189,7 +233,7 @@ class Body:
         self.declared[function] = f"declare {result} @{function}({types}) #0\n"
         instruction = f"call {result} @{function}({', '.join(arguments)})"
         if result == "void":
-            self.lines.append(f"  {instruction}")
+            self.do(instruction)
             return ""
         return self.value(instruction)
 
@@ -201,7 +245,7 @@ class Body:
     def store(self, type: str, value: str, pointer: str, index: str, space: int = 1) -> None:
         """Store element number `index`, an i32."""
         place = self.place(type, pointer, index, space)
-        self.lines.append(f"  store {type} {value}, ptr addrspace({space}) {place}")
+        self.do(f"store {type} {value}, ptr addrspace({space}) {place}")
 
     def place(self, type: str, pointer: str, index: str, space: int = 1) -> str:
         """The address of element number `index`, an i32."""

@@ -1,17 +1,19 @@
-"""Validated kernels of metallibs: the same findings, without lines."""
+"""Validated kernels of metallibs: the same findings, with the lines that the file tells of."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from air_modules import Body, Kernel, constant, device, given, metallib, threadgroup
+from air_modules import Body, Kernel, Source, constant, device, given, metallib, threadgroup
 
 import mpscffi
 from mpscffi.errors import ExecutionError
+from mpscffi.mslc.air.translate import translate
 from mpscffi.mslc.errors import CompilerMissing
 from mpscffi.mslc.toolchain import find_toolchain
 
@@ -73,6 +75,113 @@ def test_accesses_outside_of_buffers(library: bytes, way: str, tmp_path: Path, m
     assert x.numpy().tolist() == [3, 4, 5, 6, 7, 0, 0, 0]
     text = failure(lambda: kernel(x[4:], y, 0, threads=8))
     assert "wrote 4 bytes, outside of buffer 'x' (index 0) of 16 bytes: offset 16;" in text
+
+
+@pytest.mark.parametrize(
+    ("location", "source", "place"),
+    [
+        (1012, Source("shift.metal"), " at shift.metal:12"),
+        (1012, Source("/src/d\\C3\\A9j\\C3\\A0 vu.metal"), " at /src/déjà vu.metal:12"),
+        (3012, Source("shift.metal", "helpers.h"), " at helpers.h:12"),
+        (3012, Source("shift.metal", "include/metal/metal_atomic"), " at shift.metal:40"),  # Metal's own header
+        (0, Source("shift.metal"), ""),
+        (0, None, ""),
+    ],
+)  # fmt: skip
+def test_lines(location: int, source: Source | None, place: str) -> None:
+    body = Body()
+    body.location = location
+    body.call("air.wg.barrier", "void", "i32 2", "i32 1")
+    body.store("float", body.load("float", "%1", "%2"), "%0", "%2")
+    parameters = [device("x", 0), device("y", 1, access="read"), given("thread_position_in_grid")]
+    kernel = Kernel("copy", parameters, body.text, top=body.top, source=source)
+    copy = mpscffi.load_metallib(metallib([kernel]), validate=True).copy
+    x, y = mpscffi.zeros(8), mpscffi.ones(8)
+    text = failure(lambda: copy(x[4:], y, threads=8))
+    assert f"kernel 'copy' failed: wrote 4 bytes{place}, outside of buffer 'x' (index 0) of 16 bytes" in text
+    text = failure(lambda: copy(x, y[4:], threads=8))
+    assert f"kernel 'copy' failed: read 4 bytes{place}, outside of buffer 'y' (index 1) of 16 bytes" in text
+
+
+def test_lines_of_a_function_that_is_called() -> None:
+    top = (
+        "define internal void @helper(ptr addrspace(1) %0) #0 !dbg !906 {\n"
+        "  store float 1.0, ptr addrspace(1) %0, align 4, !dbg !2012\n  ret void\n}\n"
+    )
+    body = "  call void @helper(ptr addrspace(1) %0), !dbg !1004"
+    kernel = Kernel("k", [device("x", 0)], body, top=top, source=Source("k.metal", "helpers.h"))
+    run = mpscffi.load_metallib(metallib([kernel]), validate=True).k
+    assert "wrote 4 bytes at helpers.h:12, outside of buffer 'x'" in failure(lambda: run(mpscffi.ones(0), threads=1))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("helper", "helper"),
+        ("_ZL6helperPU9MTLdevicefj", "_ZL6helperPU9MTLdevicefj"),
+        ("_Z6helperPU9MTLdevicefj", "helper"),
+        ("_ZN5inner3OpsIfE6helperEf", "inner::Ops"),
+    ],
+)
+def test_without_lines_the_function_is_told(symbol: str, name: str) -> None:
+    body = Body()
+    body.store("float", "1.0", "%0", "%1")
+    top = f"define internal void @{symbol}(ptr addrspace(1) %0, i32 %1) #0 {{\n{body.text}\n  ret void\n}}\n"
+    call = f"  call void @{symbol}(ptr addrspace(1) %0, i32 %1)"
+    kernel = Kernel("k", [device("x", 0), given("thread_position_in_grid")], call, top=top)
+    run = mpscffi.load_metallib(metallib([kernel]), validate=True).k
+    assert f"wrote 4 bytes in '{name}', outside of buffer 'x'" in failure(lambda: run(mpscffi.ones(2), threads=3))
+
+
+def test_constants_are_bounded_and_addresses_of_nothing_are_found() -> None:
+    body = Body()
+    body.store("float", body.load("float", "%1", "%2", space=2), "%0", "%2")
+    parameters = [device("x", 0), constant("c", 1, "float"), given("thread_position_in_grid")]
+    kernel = mpscffi.load_metallib(metallib([Kernel("k", parameters, body.text)]), validate=True).k
+    x = mpscffi.zeros(2)
+    kernel(x, 3.0, threads=1)
+    assert x.tolist() == [3, 0]
+    text = failure(lambda: kernel(x, 3.0, threads=2))
+    assert "read 4 bytes, outside of buffer 'c' (index 1) of 4 bytes: offset 4" in text
+    wild = "  %p = inttoptr i64 4096 to ptr addrspace(1)\n  store float 1.0, ptr addrspace(1) %p, align 4"
+    run = mpscffi.load_metallib(metallib([Kernel("k", [device("x", 0)], wild)]), validate=True).k
+    assert "wrote 4 bytes, at address 0x1000, which belongs to nothing" in failure(lambda: run(x, threads=1))
+
+
+def test_lines_of_a_race() -> None:
+    body = Body()
+    body.location = 1003
+    value = body.load("float", "%0", "0")
+    body.location = 1004
+    body.store("float", body.value(f"fadd float {value}, 1.0"), "%0", "0")
+    kernel = Kernel("race", [device("x", 0), given("thread_position_in_grid")], body.text, source=Source("r.metal"))
+    race = mpscffi.load_metallib(metallib([kernel]), validate=True).race
+    text = failure(lambda: race(mpscffi.ones(8), threads=2))
+    assert "at r.metal:3" in text and "r.metal:4" in text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "!907 = distinct !DILexicalBlock(scope: !907, file: !901, line: 2)",
+        "!905 = distinct !{!905}",
+        "!901 = !{}",
+        "!1012 = !{}",
+        "!1012 = distinct !DILocation(line: 1, scope: !907, inlinedAt: !1012)",
+        "!1012 = !DILocation(line: 1, scope: !99999)",
+    ],
+)
+def test_lines_that_make_no_sense_are_none(damage: str) -> None:
+    body = Body()
+    body.location = 1012
+    body.store("float", "1.0", "%0", "%1")
+    kernel = Kernel("k", [device("x", 0), given("thread_position_in_grid")], body.text, source=Source("r.metal"))
+    number = damage.partition(" ")[0]
+    # As text, since LLVM would refuse to write most of it.
+    text = re.sub(rf"^{number} = .*", damage, kernel.text(), flags=re.MULTILINE)
+    module = translate(text, "k", {}, validate=True)
+    assert "!dbg !1012" not in module
+    assert "line: 12," not in module
 
 
 def test_without_it_nothing_is_checked(library: bytes) -> None:

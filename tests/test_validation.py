@@ -149,6 +149,27 @@ def test_addresses_that_are_nobodys() -> None:
         assert f"read 4 bytes at program_source:4, at address 0x{address:x}, which belongs to nothing" in text
 
 
+def test_addresses_that_are_in_the_code() -> None:
+    wild = kernel("kernel void wild(device int* out) {\n  *(device volatile int*)4096 = out[0];\n}")
+    text = failure(lambda: wild(mpscffi.zeros(1, dtype="int32"), threads=1))
+    assert "wrote 4 bytes at program_source:4, at address 0x1000, which belongs to nothing" in text
+
+
+@pytest.mark.parametrize("way", ["array", "end", "table"])
+def test_an_array_without_elements_has_no_bytes(way: str) -> None:
+    if way == "table":
+        over = kernel(
+            "kernel void over(device int* out, constant const device int* const* in) {\n  out[0] = in[0][0];\n}"
+        )
+        text = failure(lambda: over(mpscffi.zeros(1, dtype="int32"), [mpscffi.ones(0, dtype="int32")], threads=1))
+        assert "outside of a buffer in the table 'in' (index 1) of 0 bytes: offset 0" in text
+        return
+    empty = mpscffi.ones(0, dtype="int32") if way == "array" else mpscffi.ones(4, dtype="int32")[4:]
+    over = kernel("kernel void over(device int* x) {\n  x[0] = 1;\n}")
+    text = failure(lambda: over(empty, threads=1))
+    assert "wrote 4 bytes at program_source:4, outside of buffer 'x' (index 0) of 0 bytes: offset 0" in text
+
+
 def test_a_loop_that_waits_for_what_it_cannot_read_ends() -> None:
     hang = kernel("kernel void hang(device volatile int* p) {\n  int n = 0;\n  while (p[4 + n % 2] == 0) { n++; }\n}")
     assert "and 99999 more, then stopped" in failure(lambda: hang(mpscffi.zeros(1, dtype="int32"), threads=1))

@@ -71,7 +71,7 @@ define internal void @mslc.fill(ptr %target, i8 %value, i64 %length, ptr %site) 
 
 
 class _Site(NamedTuple):
-    file: str
+    file: str | None
     line: int
     size: str
     flags: int
@@ -86,6 +86,7 @@ def instrumented(code: str, locate: Callable[[str, int], tuple[str, int] | None]
         Of one module.
     locate : callable
         Gives the user's file and line of a file and line in the module's line tables; None if it is not the user's.
+        With line 0, the file is the name of a function instead.
     """
     return _Instrumenter(code, locate).run()
 
@@ -99,7 +100,7 @@ class _Instrumenter:
             found = _METADATA.match(line)
             if found is not None:
                 self._metadata[found[1]] = found[2], found[3]
-        self._places: dict[str, tuple[str, int]] = {}
+        self._places: dict[str, tuple[str | None, int]] = {}
         self._sites: dict[_Site, int] = {}
         self._count = 0
         self._own: set[str] = set()  # variables on the stack of the function that is read
@@ -140,7 +141,7 @@ class _Instrumenter:
 
     def _access(self, line: str, start: int, kind: str, flags: int) -> list[str]:
         pointer = _value_at(line, start)
-        if pointer in self._own or not pointer.startswith("%"):
+        if pointer in self._own or "@" in pointer:
             return [line]  # a variable of the thread's, or of the library's, as a whole
         self._count += 1
         name = f"%mslc.{self._count}"
@@ -162,18 +163,18 @@ class _Instrumenter:
 
     def _site(self, line: str, size: str, flags: int) -> str:
         found = _DEBUG.search(line)
-        file, number = self._place(found[1]) if found is not None else ("", 0)
+        file, number = self._place(found[1]) if found is not None else (None, 0)
         key = _Site(file, number, size, flags)
         return f"@mslc.site.{self._sites.setdefault(key, len(self._sites))}"
 
-    def _place(self, location: str) -> tuple[str, int]:
+    def _place(self, location: str) -> tuple[str | None, int]:
         """Return the user's file and line of a location: of the innermost function of the user's that it is in."""
         known = self._places.get(location)
         if known is None:
             known = self._places[location] = self._find_place(location)
         return known
 
-    def _find_place(self, location: str) -> tuple[str, int]:
+    def _find_place(self, location: str) -> tuple[str | None, int]:
         at: str | None = location
         while at is not None:
             fields = self._metadata[at][1]
@@ -184,7 +185,7 @@ class _Instrumenter:
             if place is not None:
                 return place
             at = _reference(fields, "inlinedAt")
-        return "", 0
+        return None, 0
 
     def _file_of(self, scope: str) -> str:
         fields = self._metadata[scope][1]
@@ -202,7 +203,7 @@ class _Instrumenter:
         return _number(fields, "line")
 
     def _tables(self) -> list[str]:
-        files = {site.file: None for site in self._sites if site.file}
+        files = {site.file: None for site in self._sites if site.file is not None}
         names = {file: f"@mslc.file.{number}" for number, file in enumerate(files)}
         tables = []
         for file, name in names.items():
@@ -210,7 +211,7 @@ class _Instrumenter:
             text = "".join(f"\\{byte:02X}" for byte in data)
             tables.append(f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{text}"')
         for site, number in self._sites.items():
-            file = names.get(site.file, "null")
+            file = names[site.file] if site.file is not None else "null"
             tables.append(
                 f"@mslc.site.{number} = private unnamed_addr constant {{ ptr, i32, i32, i32, i32 }} "
                 f"{{ ptr {file}, i32 {site.line}, i32 {site.size}, i32 {site.flags}, i32 0 }}"

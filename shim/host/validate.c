@@ -74,7 +74,7 @@ static void place_buffers(host_validator *validator) {
     char *memory = validator->work->launch.buffers[slot];
     uint64_t length = validator->work->bounds->buffers[slot];
     validator->buffers[slot] = (host_extent){memory, length, slot, 0, false, false};
-    validator->launch.buffers[slot] = length != 0 ? (void *)(uintptr_t)pointer_to((uint64_t)slot) : NULL;
+    validator->launch.buffers[slot] = memory != NULL ? (void *)(uintptr_t)pointer_to((uint64_t)slot) : NULL;
     place_table(validator, slot, &used);
   }
 }
@@ -275,7 +275,7 @@ static HOST_ON_FIBER void *resolve(const void *pointer, uint64_t length, unsigne
   }
   if (!(value & POINTER_BIT)) {
     /* Code that is not the user's runs on the worker's stack too, and reads what the launch is made of. */
-    if (site->line == 0 || is_own(worker, (uintptr_t)value, length)) {
+    if (site->file == NULL || is_own(worker, (uintptr_t)value, length)) {
       return (void *)(uintptr_t)pointer;
     }
     add_error(worker, error_at(HOST_ERROR_ADDRESS, site, writes, length, (target){NULL, (int64_t)value}));

@@ -15,8 +15,13 @@ static __attribute__((format(printf, 2, 3))) void say(host_fault *fault, const c
 }
 
 static void say_place(host_fault *fault, const mslc_site *site) {
-  if (site->file != NULL) {
+  if (site->file == NULL || site->file[0] == '\0') {
+    return;
+  }
+  if (site->line != 0) {
     say(fault, " at %.160s:%u", site->file, site->line);
+  } else {
+    say(fault, " in '%.160s'", site->file);
   }
 }
 

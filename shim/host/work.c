@@ -54,6 +54,9 @@ static void write_addresses(uint64_t *table, const mps_argument *argument) {
 
 /* Bytes from an offset of a buffer on that a kernel may use, of which the caller has given a number; 0 for all. */
 static uint64_t usable(const mps_buffer *buffer, uint64_t offset, uint64_t length) {
+  if (length == MPS_LENGTH_NONE) {
+    return 0;
+  }
   uint64_t rest = buffer->length - offset;
   return length != 0 && length < rest ? length : rest;
 }

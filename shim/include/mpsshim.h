@@ -505,10 +505,14 @@ MPS_API mps_status mps_pipeline_argument(mps_pipeline *pipeline, uint32_t number
 
 /* ---------------------------------------------------------------- commands: dispatch, copy, fill */
 
+/* For a length of which 0 means all: nothing at all. */
+#define MPS_LENGTH_NONE UINT64_MAX
+
 typedef struct mps_address {
   mps_buffer *buffer;
   uint64_t offset;
-  uint64_t length; /* bytes from the offset on that a validated kernel may use, 0 for all; others do not ask */
+  uint64_t length; /* bytes from the offset on that a validated kernel may use, 0 for all, MPS_LENGTH_NONE; others do
+                    * not ask */
 } mps_address;
 
 typedef struct mps_argument {
@@ -518,7 +522,7 @@ typedef struct mps_argument {
   uint64_t offset;    /* BUFFER: bytes */
   const void *data;   /* BYTES: the bytes; ADDRESSES: mps_address[length] */
   uint64_t length;    /* BYTES, THREADGROUP: bytes; ADDRESSES: entries; BUFFER: bytes from the offset
-                       * on that a validated kernel may use, 0 for all; others do not ask */
+                       * on that a validated kernel may use, as for mps_address */
 } mps_argument;
 
 typedef enum mps_grid_kind {

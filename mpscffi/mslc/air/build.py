@@ -17,6 +17,7 @@ from ..instrument import NO_PASSES, SINGLE_ACCESSES, instrumented
 from ..linking import link
 from ..target import compile_flags
 from .entry import CONSTANT_BYTES, GANG_RUNNER, THREAD_FUNCTION
+from .lines import place
 from .translate import translate
 
 if TYPE_CHECKING:
@@ -182,11 +183,11 @@ class Builder:
             raise CompileError(f"kernel '{kernel}': its bitcode cannot be compiled: {_reason(finished)}\n")
 
     def _compile_validated(self, text: str, kernel: str, output: str, directory: str) -> None:
-        """Compile a module together with what it calls, each access to memory checked. No bitcode tells of lines."""
+        """Compile a module together with what it calls, each access to memory checked."""
         arguments = [*SINGLE_ACCESSES, NAMED_VALUES, "-S", "-emit-llvm"]
         self._compile(text, kernel, arguments, "whole.ll", directory)
         with open(os.path.join(directory, "whole.ll"), encoding="utf-8", errors="surrogateescape") as file:
-            checked = instrumented(file.read(), lambda file, line: None)
+            checked = instrumented(file.read(), place)
         with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(checked)
         command = [*self._toolchain.compiler, *self._flags, "-ffp-contract=on", *NO_PASSES, "-c", "-o", output]

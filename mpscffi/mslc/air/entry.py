@@ -90,7 +90,8 @@ class Entry:
     def _place_copies(self) -> None:
         """Find room for values that are bound by reference: copied once, they need no loading for each thread."""
         offset = 0
-        for parameter in self._bound:
+        # Where accesses are checked, they have to be accesses to the buffer.
+        for parameter in self._bound if not self._flags & VALIDATED else ():
             is_value = parameter.kind == BUFFER and parameter.access == READ and parameter.referenced_bytes
             if not is_value or parameter.is_unused:
                 continue

@@ -101,7 +101,7 @@ def items(text: str) -> list[object]:
     for match in _ITEM.finditer(text):
         string, node, number, symbol = match.groups()
         if string is not None:
-            found.append(_String(_unescaped(string)))
+            found.append(_String(unescaped(string)))
         elif node is not None:
             found.append(_Reference(node))
         elif number is not None:
@@ -231,10 +231,10 @@ def _node(module: Module, number: str) -> list[object]:
 
 def _plain(symbol: str) -> str:
     """The name of a function that is written "@name" or '@"name"'."""
-    return _unescaped(symbol[2:-1]) if symbol.startswith('@"') else symbol[1:]
+    return unescaped(symbol[2:-1]) if symbol.startswith('@"') else symbol[1:]
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     """Return a text of LLVM's with its escapes made bytes; those that are no UTF-8 are kept as surrogates."""
     if "\\" not in text:
         return text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SYMBOL = re.compile(r'@"[^"]*"|@[-\w$.]+|"[^"]*"')
 _NAME = re.compile(r'@(?:"[^"]*"|[-\w$.]+)')
 _GLOBAL = re.compile(r'(@(?:"[^"]*"|[-\w$.]+)) = (.*)')
-_METADATA = re.compile(r"!(\d+) = (?:distinct )?(!\{.*\})")
+_METADATA = re.compile(r"!(\d+) = ((?:distinct )?!(?:\{.*\}|DI\w+\(.*\)))")
 _NAMED_METADATA = re.compile(r"!([A-Za-z_.][\w.]*) = !\{(.*)\}")
 _LABEL = re.compile(r'(?:([-\w$.]+)|("[^"]*")):')
 _ADDRESS_SPACE = re.compile(r" addrspace\(\d+\)")

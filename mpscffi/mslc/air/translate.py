@@ -9,6 +9,7 @@ from ..errors import CompileError
 from .constants import constructors, drop_absent, literals
 from .entry import BOUNDED, FIBERS, VALIDATED, Entry, check_parameters
 from .intrinsics import Intrinsics
+from .lines import LineTables
 from .metadata import kernel_info
 from .module import Module, flat, rename, split_list, symbols
 from .threadgroup import ThreadgroupVariables
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"(.*?)\b(global|constant) (.*)")
 # Texts are matched so that nothing in them is taken for anything else.
 _PLACEMENT = re.compile(r'c"[^"]*"|(, (?:section|partition) "[^"]*"|, comdat(?:\([^)]*\))?|, ![\w.]+ !\d+)')
-_METADATA = re.compile(r" ![A-Za-z_.][\w.]* !\d+")
+_METADATA = re.compile(r" !([A-Za-z_.][\w.]*) !(\d+)")
+# What may access memory, and has no line.
+_ACCESS = re.compile(
+    r"^  (?:%\S+ = )?(?:(?:tail |musttail |notail )?call|load|store|atomicrmw|cmpxchg) (?!.*!dbg).*", re.MULTILINE
+)
 _GROUP = re.compile(r" #(\d+)")
 _ASSEMBLY = re.compile(r"(?<![%@\w.$-])asm\b")
 _DROPPED_LINES = ("  #dbg_", "@llvm.dbg.", "@llvm.experimental.noalias.scope.decl")
@@ -96,6 +101,7 @@ class _Translation:
         self._intrinsics = Intrinsics()
         self._groups: set[str] = set()
         self._called: set[str] = set()
+        self._lines: LineTables | None = None
 
     def _keep_reachable(self) -> None:
         """Drop the functions that neither the kernel nor a constructor calls."""
@@ -112,6 +118,7 @@ class _Translation:
 
     def text(self, validate: bool, gangs: bool) -> str:
         """The module."""
+        self._lines = LineTables(self._module, self._info.function) if validate else None
         bodies = {name: self._body(function) for name, function in self._module.functions.items()}
         intrinsics = self._defined_intrinsics()
         flags = FIBERS if self._intrinsics.meets else 0
@@ -128,6 +135,7 @@ class _Translation:
         declarations = {**self._llvm_declarations(), **entry.declarations(), **self._intrinsics.declarations}
         declarations.setdefault("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         lines += declarations.values()
+        lines += self._lines.nodes() if self._lines is not None else []
         lines += [f"attributes #{number} = {{ {self._kept(number)} }}" for number in sorted(self._groups, key=int)]
         return "\n".join(lines) + "\n"
 
@@ -143,6 +151,8 @@ class _Translation:
             body = "".join(part if number % 2 else self._plain(part) for number, part in enumerate(parts))
         else:
             body = self._plain(body)
+        if self._lines is not None:
+            body = _ACCESS.sub(rf"\g<0>, !dbg !{self._lines.of_function(function.name)}", body)
         self._groups.update(_GROUP.findall(body))
         used = set(symbols(body))
         self._called |= used
@@ -155,12 +165,17 @@ class _Translation:
         if "asm" in text and _ASSEMBLY.search(text):
             raise CompileError("it holds assembly, which no AIR does\n")
         if "!" in text:
-            text = _METADATA.sub("", text.replace(", !", " !"))
+            text = _METADATA.sub(self._attached, text.replace(", !", " !"))
         if "fast " in text:
             text = _FAST.sub(_NOT_FINITE_ONLY, text)
         if "nnan " in text or "ninf " in text:
             text = _FINITE.sub("", text)
         return text
+
+    def _attached(self, match: re.Match[str]) -> str:
+        """What is attached to an instruction: nothing but its line, if that is wanted."""
+        is_line = self._lines is not None and match[1] == "dbg" and self._lines.has(match[2])
+        return f", !dbg !{match[2]}" if is_line else ""
 
     def _function(self, name: str, body: str, inline: bool) -> str:
         function = self._module.functions[name]

@@ -86,11 +86,11 @@ typedef void (*mslc_collective_fn)(void *const *operands, unsigned mask);
 #define MSLC_SITE_ATOMIC 4
 #define MSLC_SITE_ACQUIRE 8 /* may be what takes a lock */
 
-/* A place in a validated kernel that accesses memory. */
+/* A place in a validated kernel that accesses memory. Of bitcode without lines only the function is known. */
 typedef struct mslc_site {
-  const char *file; /* NULL for code that is not the user's */
-  unsigned line;    /* 0 likewise */
-  unsigned size;    /* bytes; 0 if the call tells */
+  const char *file; /* NULL for code that is not the user's; without a line the function's name, "" for the kernel's */
+  unsigned line;
+  unsigned size; /* bytes; 0 if the call tells */
   unsigned flags;
   unsigned reserved;
 } mslc_site;
