@@ -326,6 +326,24 @@ def test_vectors() -> None:
         assert row == [2 * a, 4 * b, c / 2, d, sum(x * x for x in values), min(values) < 0, max(values) < 0]
 
 
+@pytest.mark.parametrize("offset", [0, 4, 8, 16])
+def test_vectors_at_any_element(offset: int) -> None:
+    body = Body()
+    for name, source in (("in", "%1"), ("out", "%0")):
+        start = body.value(f"getelementptr inbounds i8, ptr addrspace(1) {source}, i64 {offset}")
+        place = body.place("<4 x float>", start, "%2")
+        if name == "in":
+            values = body.value(f"load <4 x float>, ptr addrspace(1) {place}, align 16")
+        else:
+            doubled = body.value(f"fadd <4 x float> {values}, {values}")
+            body.lines.append(f"  store <4 x float> {doubled}, ptr addrspace(1) {place}, align 16")
+    parameters = [device("out", 0, "float4"), device("in", 1, "float4", "read"), INDEX]
+    kernel = Kernel("doubles", parameters, body.text, body.top)
+    data, start = np.arange(36, dtype=np.float32), offset // 4
+    out = run(kernel, np.zeros(36, np.float32), data, threads=4)[0]
+    np.testing.assert_array_equal(out[start : start + 16], 2 * data[start : start + 16])
+
+
 def test_second_results() -> None:
     body = Body()
     x = body.load("float", "%1", "%2")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msl_kernels import evaluate, from_bfloat, to_bfloat, values_of
 
+import mpscffi
 from mpscffi.mslc import generate_swizzles
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -209,6 +210,39 @@ def test_float_to_integer_saturates() -> None:
     top = 2**32 - 1
     to_uint = [0, 1, 0, 3000000000, 0, top, 0, top, 0, 0, 255, 0]
     np.testing.assert_array_equal(evaluate("uint", ["uint(x)", "uint2(x).y"], ("float", x)), [to_uint] * 2)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 8, 12, 16, 20])
+@pytest.mark.parametrize("validate", [False, pytest.param(True, marks=pytest.mark.host_only("its validation"))])
+def test_vectors_at_any_element(offset: int, validate: bool) -> None:
+    source = """
+    #include <metal_stdlib>
+    using namespace metal;
+    struct S { float4 v; float4x4 m; };
+    kernel void test(device char *out, device const char *in, constant uint &offset, threadgroup float4 *t,
+                     uint i [[thread_position_in_grid]]) {
+      device const float4 &from = *(device const float4 *)(in + offset + 16 * i);
+      t[i] = from;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      *(device float4 *)(out + offset + 16 * i) = t[31 - i] + from;
+    }
+    kernel void structs(device char *out, device const char *in, constant uint &offset,
+                        uint i [[thread_position_in_grid]]) {
+      S s = *(device const S *)(in + offset + 80 * i);
+      s.v = s.m * s.v;
+      *(device S *)(out + offset + 80 * i) = s;
+    }"""
+    library = mpscffi.compile_shader(source, validate=validate)
+    values = np.arange(200, dtype=np.float32)
+    start = offset // 4
+    out, array = mpscffi.zeros(200), mpscffi.asarray(values)
+    library.test(out.view("uint8"), array.view("uint8"), offset, threads=32, threadgroup_memory={"t": 512})
+    rows = values[start : start + 128].reshape(32, 4)
+    np.testing.assert_array_equal(out.numpy()[start : start + 128].reshape(32, 4), rows + rows[::-1])
+    library.structs(out.view("uint8"), array.view("uint8"), offset, threads=2)
+    rows = values[start : start + 40].reshape(2, 20).copy()
+    rows[:, :4] = np.einsum("scr,sc->sr", rows[:, 4:].reshape(2, 4, 4), rows[:, :4])
+    np.testing.assert_array_equal(out.numpy()[start : start + 40].reshape(2, 20), rows)
 
 
 def test_as_type_keeps_the_bits() -> None:

@@ -66,6 +66,26 @@ def test_lanes_meet_in(how: str) -> None:
     np.testing.assert_array_equal(out.numpy(), np.repeat([496.0, 1520.0], 32))
 
 
+TEMPLATES = """
+constant int size [[function_constant(0)]];
+template <typename T> kernel void sums(device T *o, PLACES) { o[i] = simd_sum(T(i)) + size; }
+typedef decltype(sums<float>) sums_t;
+template [[host_name("sums_f")]] kernel sums_t sums<float>;
+template <typename T> kernel void copies(device T *o, PLACES) { o[i] = T(i); }
+typedef decltype(copies<float>) copies_t;
+template [[host_name("k")]] INSTANTIATION copies<float>;
+""".replace("PLACES", PLACES)
+
+
+@pytest.mark.parametrize("instantiation", ["kernel copies_t", "[[kernel]] decltype(copies<float>)"])
+def test_a_template_reaches_no_other_templates(instantiation: str) -> None:
+    source = TEMPLATES.replace("INSTANTIATION", instantiation)
+    assert not flags(source)[0]
+    out = mpscffi.zeros(8)
+    mpscffi.compile_shader(HEAD + source).k(out)  # which needs no value for the other's constant
+    assert out.tolist() == list(range(8))
+
+
 SWAPS = {
     "a constructor by another name": """template <typename T> struct Swap {
   T v;

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .bounds import Bounds, Node
+from .declarations import NOT_A_DECLARATOR
 from .kernels import split_list
 from .tokens import IDENTIFIER, NUMBER
 
@@ -23,6 +24,8 @@ COLLECTIVE_CALL = re.compile(
     r"|(?:__metal_)?(?:threadgroup|simdgroup)_barrier|simdgroup_(?:load|store|multiply\w*)"
     r"|make_filled_simdgroup_matrix|mslc\w*"
 )
+# Keywords that stand in a declaration where a name could. As names they would make all templates one.
+_NEVER_DECLARED = {"template", *NOT_A_DECLARATOR}
 COLLECTIVE_TYPE = re.compile(r"simdgroup_(?:matrix\w*|\w+8x8)")
 
 
@@ -192,7 +195,7 @@ def _declared(tokens: Tokens, start: int, stop: int) -> Iterator[int]:
             while index < stop and text[index] not in (",", ";"):
                 index = max(index, tokens.partner[index]) + 1
             continue
-        elif kind[index] == IDENTIFIER:
+        elif kind[index] == IDENTIFIER and word not in _NEVER_DECLARED:
             behind = index + 1
             if text[behind] == "<":
                 closing = tokens.try_close_angle(behind)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .tokens import IDENTIFIER, STRING, SourceError, Tokens
 
 STAGES = ("kernel", "vertex", "fragment", "mesh", "object", "intersection")
-_NOT_A_DECLARATOR = {
+NOT_A_DECLARATOR = {
     "decltype",
     "alignas",
     "__attribute__",
@@ -243,7 +243,7 @@ class _Finder:
                 index = self.tokens.close_angle(index) + 1
                 continue
             elif word == "(":
-                if opening is None and not has_value and text[index - 1] not in _NOT_A_DECLARATOR:
+                if opening is None and not has_value and text[index - 1] not in NOT_A_DECLARATOR:
                     opening = index
                 index = partner[index] + 1
                 continue

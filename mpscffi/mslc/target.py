@@ -21,6 +21,8 @@ _COMMON = (
     # A kernel sees no error numbers and no floating-point traps, so calls of the math library can become vector code.
     "-fno-math-errno",
     "-fno-trapping-math",
+    # Vectors that lie at a multiple of their elements' size only, as rows of odd length do, are read as on a GPU.
+    "-fmax-type-align=8",
     # No estimates of 1 / x and 1 / sqrt(x), which give NaN for zero and infinity.
     "-mrecip=none",
     # A float that an integer type cannot hold becomes the nearest value that it can, NaN becomes 0, as on a GPU.

@@ -34,6 +34,7 @@ _DROPPED_LINES = ("  #dbg_", "@llvm.dbg.", "@llvm.experimental.noalias.scope.dec
 # granted any further: kernels begin reductions with infinity, and ask for NaN.
 _FAST = re.compile(r"(?<![%@\w.$-])fast (?=[\w<{%])")
 _FINITE = re.compile(r"(?<![%@\w.$-])(?:nnan|ninf) ")
+_ALIGNMENT = re.compile(r"= alloca .*|\balign (?:16|32|64|128)\b")
 _NOT_FINITE_ONLY = "reassoc nsz arcp contract afn "
 # The stacks of kernels end in a guard page, which a big frame must not step over.
 _PROBED = '"probe-stack"="inline-asm"'
@@ -160,7 +161,7 @@ class _Translation:
         return rename(body, self._names)
 
     def _plain(self, text: str) -> str:
-        """Return text outside quotes without what it takes for granted: distinct buffers, finite numbers."""
+        """Return text outside quotes without what it takes for granted: aligned vectors, distinct buffers, no NaN."""
         # Looking for plain words first is what makes this fast: most are in no kernel.
         if "asm" in text and _ASSEMBLY.search(text):
             raise CompileError("it holds assembly, which no AIR does\n")
@@ -170,6 +171,8 @@ class _Translation:
             text = _FAST.sub(_NOT_FINITE_ONLY, text)
         if "nnan " in text or "ninf " in text:
             text = _FINITE.sub("", text)
+        if " align " in text:
+            text = _ALIGNMENT.sub(lambda match: match[0] if match[0][0] == "=" else "align 8", text)
         return text
 
     def _attached(self, match: re.Match[str]) -> str:
