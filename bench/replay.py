@@ -19,6 +19,7 @@ from typing import Any
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.block import HeapBlock
+from mpscffi.memory.block import give_back as give
 from mpscffi.memory.simulated import GIB, SimulatedMemory
 from mpscffi.memory.sizes import readable
 from mpscffi.memory.statistics import statistics
@@ -44,12 +45,6 @@ class Outcome:
     seconds: float = 0.0
     fragmentation: list[float] = field(default_factory=list)
     allocator: Allocator | None = None
-
-
-def give(block: HeapBlock) -> None:
-    """Give a block back, as finalizers do."""
-    block.counters.current -= block.size
-    block.push(block)
 
 
 def logged(events: list[dict[str, Any]]) -> Iterator[Operation]:
@@ -115,7 +110,7 @@ def replay(
                 give(block)
         else:
             allocator.release_cached()
-        if outcome.operations % max(1, total // 10) == 0 and allocator.reserved:
+        if outcome.operations % max(1, total // 10) == 0 and allocator.reserved.current:
             outcome.fragmentation.append(fragmentation(allocator))
     outcome.seconds = time.thread_time() - start
     for block in live.values():
@@ -155,7 +150,7 @@ def show(outcome: Outcome) -> None:
     )
     allocator.release_cached()
     print(
-        f"in the end: in use {allocator.counters.current}, reserved {allocator.reserved} bytes, "
+        f"in the end: in use {allocator.counters.current}, reserved {allocator.reserved.current} bytes, "
         f"driver {allocator.source.allocated()} bytes"
     )
 

@@ -33,6 +33,14 @@ void mpscffi_stream_set(mpscffi_stream *stream, uint64_t seed, uint64_t offset);
 void mpscffi_bitgen_attach(uintptr_t address, mpscffi_stream *stream);
 """
 
+#: Functions of ``_buffers.h`` for Python.
+BUFFERS = """
+mps_status mpscffi_make_buffers(mps_heap *heap, uint64_t offset, uint64_t size, int is_private, uint32_t count,
+                                mps_buffer **buffers, uintptr_t *addresses);
+void mpscffi_drop_buffers(mps_buffer **buffers, uint32_t count);
+uint64_t mpscffi_allocated_size(mps_device *device);
+"""
+
 #: Functions and constants of ``_release.h``, ``_dlpack.h`` and ``_mapping.h`` for Python.
 MEMORY = """
 void mpscffi_close(void);
@@ -81,12 +89,14 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
-PHILOX_H, RELEASE_H, DLPACK_H, MAPPING_H = (
+PHILOX_H, BUFFERS_H, RELEASE_H, DLPACK_H, MAPPING_H = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("_philox.h", "_release.h", "_dlpack.h", "_mapping.h")
+    for name in ("_philox.h", "_buffers.h", "_release.h", "_dlpack.h", "_mapping.h")
 )
 
 ffibuilder = FFI()
 ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
-ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + cdef_of(DLPACK_H) + MEMORY)
-ffibuilder.set_source("mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + RELEASE_H + DLPACK_H + MAPPING_H)
+ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + BUFFERS + cdef_of(DLPACK_H) + MEMORY)
+ffibuilder.set_source(
+    "mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + BUFFERS_H + RELEASE_H + DLPACK_H + MAPPING_H
+)

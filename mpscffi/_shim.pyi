@@ -19,6 +19,7 @@ class FFI:
     def sizeof(self, cdecl: str | CData) -> int: ...
     def string(self, cdata: CData, maxlen: int = -1) -> bytes: ...
     def typeof(self, cdecl: str | CData) -> Any: ...
+    def unpack(self, cdata: CData, length: int) -> list[Any]: ...
 
 class Lib:
     def mps_abi_version(self) -> int: ...
@@ -114,6 +115,7 @@ class Lib:
     def mps_trace_start(self, desc: Any) -> int: ...
     def mps_trace_stop(self) -> int: ...
     def mps_version(self) -> CData: ...
+    mpscffi_allocated_size: CData
     mpscffi_bitgen_attach: CData
     mpscffi_callback: CData
     mpscffi_capsule_end: CData
@@ -121,9 +123,11 @@ class Lib:
     mpscffi_compile: CData
     mpscffi_delete_tensor: CData
     mpscffi_delete_versioned: CData
+    mpscffi_drop_buffers: CData
     mpscffi_handler: CData
     mpscffi_let_go: CData
     mpscffi_log: CData
+    mpscffi_make_buffers: CData
     mpscffi_map: CData
     mpscffi_matmul: CData
     mpscffi_name: CData

@@ -21,7 +21,7 @@ from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, 
 from mpscffi.device import Device, current_device
 from mpscffi.dtypes import device_dtype, storable
 from mpscffi.errors import ArgumentTypeError, CopyWarning, FileError, InvalidArgumentError, file_error
-from mpscffi.memory.block import Block, Counters
+from mpscffi.memory.block import Block, Custody, Taker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def block_over(device: Device, address: int, length: int, release: Any, user: An
     desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": length})
     out = ffi.new("mps_buffer **")
     check(lib.mps_buffer_create_no_copy(device._pointer, ffi.cast("void *", address), desc, release, user, out))
-    return Block(device, out[0], length, Counters(), Block.release, 0)
+    return Block(device, out[0], length, Custody.uncounted(Taker(Block.release)), 0)
 
 
 def _block_of(owner: object, device: Device, address: int, length: int) -> tuple[Block, Any]:
@@ -225,7 +225,7 @@ def _block_to_release(device: Device, address: int, length: int, release: Callab
         due.add(token)
         block.release()
 
-    block.push = give_back
+    block.custody = Custody.uncounted(Taker(give_back))
     return block
 
 

@@ -85,7 +85,7 @@ def max_memory_allocated() -> int:
 
 def driver_allocated_memory() -> int:
     """Return the bytes that the driver holds for this process, caches included."""
-    return current_device().allocated_size()
+    return (_device._current or current_device()).allocated_size()
 
 
 def recommended_max_memory() -> int:
@@ -112,9 +112,9 @@ def memory_summary() -> str:
 
 def reset_peak_memory_stats() -> None:
     """Let peaks start again from what is in use now."""
-    allocator = allocator_of(current_device())
-    allocator.counters.peak = current_allocated_memory()
-    allocator.reserved_peak = allocator.reserved
+    from mpscffi.memory.statistics import reset_peaks
+
+    reset_peaks(allocator_of(current_device()))
 
 
 def reset_accumulated_memory_stats() -> None:
@@ -192,7 +192,7 @@ def set_low_watermark_ratio(ratio: float | None) -> None:
     from mpscffi.memory.limits import check_low_ratio
 
     allocator = allocator_of(current_device())
-    allocator.low_ratio = check_low_ratio(ratio, allocator.high_ratio)
+    allocator.budget.low_ratio = check_low_ratio(ratio, allocator.high_ratio)
 
 
 def memory_limits() -> MemoryLimits:

@@ -29,7 +29,7 @@ from mpscffi.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from mpscffi.memory.block import Block, Counters
+from mpscffi.memory.block import Block, Custody, Taker, give_back
 from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
 
 __all__ = ["Array", "array_over", "span"]
@@ -70,8 +70,7 @@ class Lease:
         except AttributeError:  # an exception of a signal handler came before it was made
             return
         if block is not None:
-            block.counters.current -= block.size
-            block.push(block)
+            give_back(block)
 
 
 #: Held while an array hands its block over to a Lease. Re-entrant, since finalizers run at any point.
@@ -140,8 +139,12 @@ class Array:
         except AttributeError:  # as of a Lease
             return
         if block is not None:
-            block.counters.current -= block.size
-            block.push(block)
+            # As give_back does, without its call.
+            custody = block.custody
+            size = block.size
+            custody.total.current -= size
+            custody.pool.current -= size
+            custody.bin.append(block)
 
     # ---- what it is
 
@@ -690,10 +693,6 @@ def _check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], function: str) -
         raise InvalidArgumentError(f"{function}: no array can have the shape {shape}: {error}") from None
 
 
-#: The last shape of an array with elements, and its product: in a loop it is often the very same tuple again.
-_last_shape: tuple[tuple[int, ...], int] = ((), 1)
-
-
 def _allocate(
     shape: tuple[Any, ...], dtype: np.dtype[Any], function: str, host_bound: bool = False, private: bool = False
 ) -> Array:
@@ -701,18 +700,13 @@ def _allocate(
 
     `shape` is as the caller gave it to the public `function`; the usual forms cost no further call.
     """
-    global _last_shape
     if len(shape) == 1 and type(shape[0]) is tuple:
         shape = shape[0]
-    last, size = _last_shape
-    if shape is not last:
-        size = 1
-        for length in shape:
-            if type(length) is not int or length < 0:
-                return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
-            size *= length
-        if size and len(shape) <= MANY_AXES:
-            _last_shape = shape, size
+    size = 1
+    for length in shape:
+        if type(length) is not int or length < 0:
+            return _allocate(_sizes(shape, function), dtype, function, host_bound, private)
+        size *= length
     nbytes = size * (4 if dtype is DEFAULT else dtype.itemsize)
     if not nbytes or len(shape) > MANY_AXES:
         _check_layout(shape, dtype, function)
@@ -754,7 +748,7 @@ def _no_bytes(device: Device) -> Block:
         out = ffi.new("mps_buffer **")
         check(lib.mps_buffer_create(device._pointer, desc, out))
         # It counts for nothing, and stays.
-        block = Block(device, out[0], 16, Counters(), _keep, 0)
+        block = Block(device, out[0], 16, Custody.uncounted(Taker(_keep)), 0)
         block = _empty_blocks.setdefault(device, block)
     return block
 

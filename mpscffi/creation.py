@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from mpscffi import array as _array
 from mpscffi import device as _device
 from mpscffi._ffi import check, lib
 from mpscffi._warning import casting
@@ -24,13 +23,17 @@ _SINGLE = {"float64": np.dtype("float32"), "complex128": np.dtype("complex64")}
 
 
 def empty(
-    *shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike | None = None, storage: str = "shared"
+    shape: SupportsIndex | Sequence[SupportsIndex] = (),
+    /,
+    *more: SupportsIndex,
+    dtype: npt.DTypeLike | None = None,
+    storage: str = "shared",
 ) -> Array:
     """Return an array with undefined contents.
 
     Parameters
     ----------
-    *shape : int, or one sequence of int
+    shape, *more : int, or one sequence of int
         Elements along each axis.
     dtype : dtype-like, optional
         float32 by default.
@@ -39,20 +42,43 @@ def empty(
         :meth:`Array.copy_from`, :meth:`Array.copy` and :meth:`Array.to_host`.
     """
     if dtype is not None or storage != "shared":
-        return _allocate(shape, device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
-    sizes, size = _array._last_shape
+        return _allocate((shape, *more), device_dtype(dtype), "empty", private=_is_private(storage, "empty"))
     device = _device._current
-    if len(shape) != 1 or shape[0] is not sizes or device is None or (allocator := device._allocator) is None:
-        return _allocate(shape, DEFAULT, "empty")
-    # In a loop, where the shape is the very same tuple again: what _allocate does then, without its call.
-    block = allocator.take(4 * size)
+    if more or device is None or (allocator := device._allocator) is None:
+        return _allocate((shape, *more), DEFAULT, "empty")
+    last, size, size_class = allocator.last
+    if shape is not last:
+        array = _allocate((shape,), DEFAULT, "empty")
+        if array.shape is shape:
+            allocator.remember(shape, array.size)
+        return array
+    # In a loop, where the shape is the very same tuple again: what _allocate and Allocator.take do then, without calls.
+    total = allocator.counters
+    total.current = current = total.current + size_class.size
+    counters = size_class.counters
+    counters.current = in_pool = counters.current + size_class.size
+    try:
+        block = size_class.free.pop()
+    except IndexError:
+        total.current -= size_class.size
+        counters.current -= size_class.size
+        return _allocate((shape,), DEFAULT, "empty")
+    if block.stream is not None and not allocator.reusable(block):
+        size_class.put_last(block)
+        return _allocate((shape,), DEFAULT, "empty")
+    block.zeroed = False
+    size_class.taken += 1
+    if current > total.peak:
+        total.peak = current
+    if in_pool > counters.peak:
+        counters.peak = in_pool
     array = _new(Array)
     array._owned = array._block = block
     array._base = array._memory = array._seen = array._strides = None
     array._offset = 0
     array._writable = array._plain = True
     array.dtype = DEFAULT
-    array.shape = sizes
+    array.shape = shape
     array.size = size
     return array
 

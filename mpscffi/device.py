@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 _KINDS = {"metal": lib.MPS_DEVICE_METAL, "host": lib.MPS_DEVICE_HOST}
+_allocated_size = lib.mpscffi_allocated_size
+#: What it returns after an error.
+_NO_SIZE = (1 << 64) - 1
 
 
 class Device(ProcessBound):
@@ -133,9 +136,10 @@ class Device(ProcessBound):
 
     def allocated_size(self) -> int:
         """Return the bytes that the device holds for this process now, by whomever allocated."""
-        out = ffi.new("uint64_t *")
-        check(lib.mps_device_allocated_size(self._pointer, out))
-        size: int = out[0]
+        size: int = _allocated_size(self._pointer)
+        if size == _NO_SIZE:
+            # Once more, for the error.
+            check(lib.mps_device_allocated_size(self._pointer, ffi.new("uint64_t *")))
         return size
 
     def timestamps(self) -> tuple[int, int]:

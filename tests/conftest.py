@@ -108,7 +108,7 @@ def device(_backend: str) -> Iterator[mpscffi.Device]:
     yield current
     mpscffi.set_device(current)
     allocator = allocator_of(current)
-    allocator.high_ratio, allocator.low_ratio = 1.7, 1.4
+    allocator.high_ratio, allocator.budget.low_ratio = 1.7, 1.4
     if allocator.cache_limit is not None:
         allocator.cache_limit = None
 

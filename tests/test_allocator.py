@@ -104,8 +104,8 @@ def test_counters_under_random_use(steps: list[tuple[int, bool]], order: random.
             mpscffi.empty_cache()
         used = sum(round_up(one.nbytes, align) for one in held)
         assert mpscffi.current_allocated_memory() == base + used
-        assert allocator.reserved >= mpscffi.current_allocated_memory()
-        assert mpscffi.driver_allocated_memory() >= allocator.reserved
+        assert allocator.reserved.current >= mpscffi.current_allocated_memory()
+        assert mpscffi.driver_allocated_memory() >= allocator.reserved.current
     held.clear()
     assert mpscffi.current_allocated_memory() == base
 
@@ -128,7 +128,7 @@ def test_counters_with_many_threads() -> None:
         thread.join()
     assert mpscffi.current_allocated_memory() == base
     mpscffi.empty_cache()
-    assert allocator_of(mpscffi.current_device()).reserved == base == 0
+    assert allocator_of(mpscffi.current_device()).reserved.current == base == 0
 
 
 def test_a_signal_handler_allocates(device: mpscffi.Device) -> None:
@@ -159,7 +159,7 @@ def test_a_signal_handler_allocates(device: mpscffi.Device) -> None:
     kept.clear()
     mpscffi.empty_cache()
     assert mpscffi.current_allocated_memory() == 0
-    assert allocator_of(device).reserved == 0
+    assert allocator_of(device).reserved.current == 0
 
 
 def test_memory_goes_back_at_once_for_any_number_of_arrays() -> None:
@@ -372,7 +372,7 @@ def test_fractions_out_of_range(fraction: float) -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0, 2.0, np.float64(0.3)])
 def test_fractions(fraction: float) -> None:
     mpscffi.set_per_process_memory_fraction(fraction)
-    limit = allocator_of(mpscffi.current_device()).limit
+    limit = allocator_of(mpscffi.current_device()).budget.limit
     assert limit == (int(fraction * mpscffi.recommended_max_memory()) if fraction else None)
 
 

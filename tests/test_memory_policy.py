@@ -20,16 +20,12 @@ import mpscffi
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.block import HeapBlock
+from mpscffi.memory.block import give_back as give
 from mpscffi.memory.simulated import GIB, SimulatedMemory
 from mpscffi.memory.sizes import MIB, readable, rounded_size, tier
-from mpscffi.memory.statistics import statistics, summary
+from mpscffi.memory.statistics import reset_peaks, statistics, summary
 
 PAGE = 16384
-
-
-def give(block: HeapBlock) -> None:
-    block.counters.current -= block.size
-    block.push(block)
 
 
 def made(high: float = 0.0, low: float = 0.0, **options: Any) -> tuple[Allocator, SimulatedMemory]:
@@ -62,9 +58,11 @@ def check(allocator: Allocator) -> None:
             reserved += heap.size
         assert ranges == pool.free_bytes
         free += ranges
-    assert live == allocator.counters.current
-    assert reserved == allocator.reserved == memory.allocated() - memory.foreign
-    assert allocator.counters.current <= allocator.counters.peak <= allocator.reserved_peak
+    assert live == allocator.counters.current == sum(pool.counters.current for pool in allocator.pools)
+    assert all(pool.counters.current <= pool.counters.peak <= pool.reserved.peak for pool in allocator.pools)
+    assert all(pool.counters.peak <= allocator.counters.peak for pool in allocator.pools)
+    assert reserved == allocator.reserved.current == memory.allocated() - memory.foreign
+    assert allocator.counters.current <= allocator.counters.peak <= allocator.reserved.peak
     assert len(memory.buffers) == sum(heap.placed for pool in allocator.pools for heap in pool.heaps.values())
     stats = statistics(allocator)
     assert stats["allocated_bytes.all.current"] == allocator.counters.current
@@ -555,7 +553,7 @@ def test_work_is_submitted_near_the_low_mark() -> None:
 
 def test_a_low_mark_above_the_limit_gives_way() -> None:
     allocator, _ = made(high=0.5, low=1.4, recommended=GIB)
-    assert (allocator.limit, allocator.low_limit) == (GIB // 2, GIB // 2)
+    assert (allocator.budget.limit, allocator.budget.low_limit) == (GIB // 2, GIB // 2)
 
 
 def test_the_cache_limit_holds() -> None:
@@ -565,18 +563,18 @@ def test_the_cache_limit_holds() -> None:
     assert memory.allocated() == 200 * MIB
     for block in blocks:
         give(block)
-        assert allocator.cached <= 64 * MIB
+        assert allocator.budget.cached <= 64 * MIB
     assert memory.allocated() == 60 * MIB
     allocator.cache_limit = 0
     assert memory.allocated() == 0
     for size in (16, 5000, MIB, 3 * MIB, 600 * MIB):
         block = allocator.take(size)
-        assert allocator.cached < PAGE
+        assert allocator.budget.cached < PAGE
         give(block)
         assert memory.allocated() == 0
     allocator.cache_limit = None
     give(allocator.take(20 * MIB))
-    assert allocator.cached == GIB
+    assert allocator.budget.cached == GIB
     check(allocator)
 
 
@@ -584,16 +582,16 @@ def test_an_allocation_inside_of_an_allocation() -> None:
     """A finalizer or signal handler runs while the allocator is at work, and allocates."""
     allocator, memory = made(high=1.0, recommended=4 * GIB)
     inner: list[HeapBlock] = []
-    create = memory.create_buffer
+    create = memory.create_buffers
 
-    def interrupted(heap: int, offset: int, size: int, is_private: bool) -> tuple[int, int]:
-        memory.create_buffer = create  # type: ignore[method-assign]
+    def interrupted(*arguments: Any) -> tuple[list[int], list[int]]:
+        memory.create_buffers = create  # type: ignore[method-assign]
         inner.append(allocator.take(700))
         inner.append(allocator.take(2 * MIB))
         allocator.release_cached()
-        return create(heap, offset, size, is_private)
+        return create(*arguments)
 
-    memory.create_buffer = interrupted  # type: ignore[method-assign]
+    memory.create_buffers = interrupted  # type: ignore[method-assign]
     outer = allocator.take(700)
     check(allocator)
     assert len({block.heap for block in (outer, *inner)}) == 3
@@ -607,17 +605,50 @@ def test_an_allocation_inside_of_an_allocation() -> None:
 def test_a_buffer_that_cannot_be_made_changes_nothing() -> None:
     allocator, memory = made()
     allocator.take(100)
-    create = memory.create_buffer
+    create = memory.create_buffers
 
-    def refuse(heap: int, offset: int, size: int, is_private: bool) -> tuple[int, int]:
+    def refuse(*arguments: Any) -> tuple[list[int], list[int]]:
         raise OutOfMemoryError("no memory for the object")
 
-    memory.create_buffer = refuse  # type: ignore[method-assign]
+    memory.create_buffers = refuse  # type: ignore[method-assign]
     with pytest.raises(OutOfMemoryError, match="no memory for the object"):
         allocator.take(1000)
-    memory.create_buffer = create  # type: ignore[method-assign]
+    memory.create_buffers = create  # type: ignore[method-assign]
     check(allocator)
     assert allocator.take(1000).size == 1024
+
+
+def test_peaks_of_pools_by_hand() -> None:
+    allocator, _ = made()
+
+    def peaks(what: str) -> dict[str, int]:
+        stats = statistics(allocator)
+        return {
+            name: stats[f"{what}.{name}.peak"] for name in ("all", "small_pool", "large_pool", "private_small_pool")
+        }
+
+    small = [allocator.take(1000) for _ in range(3)]
+    for block in small:
+        give(block)
+    large = allocator.take(4 * MIB)
+    private = allocator.take(5000, private=True)
+    give(private)
+    allocator.take(5000, private=True)
+    # The pools had their peaks one after the other, and so they do not add up.
+    expected = {"all": 4 * MIB + 5120, "small_pool": 3072, "large_pool": 4 * MIB, "private_small_pool": 5120}
+    assert peaks("allocated_bytes") == expected
+    reserved = {"all": 48 * MIB, "small_pool": 8 * MIB, "large_pool": 32 * MIB, "private_small_pool": 8 * MIB}
+    assert peaks("reserved_bytes") == reserved
+    give(large)
+    allocator.release_cached()
+    reset_peaks(allocator)
+    assert peaks("allocated_bytes") == {"all": 5120, "small_pool": 0, "large_pool": 0, "private_small_pool": 5120}
+    assert peaks("reserved_bytes") == {
+        "all": 8 * MIB,
+        "small_pool": 0,
+        "large_pool": 0,
+        "private_small_pool": 8 * MIB,
+    }
 
 
 def test_statistics_by_hand() -> None:
@@ -669,7 +700,7 @@ class Sequences(RuleBasedStateMachine):
         except OutOfMemoryError:
             return
         assert block.size >= size
-        limit = self.allocator.limit
+        limit = self.allocator.budget.limit
         assert limit is not None
         assert self.allocator.counters.current <= limit
         if self.memory.allocated() > limit:
@@ -717,7 +748,7 @@ class Sequences(RuleBasedStateMachine):
 
     @invariant()
     def the_limit_holds(self) -> None:
-        limit = self.allocator.limit
+        limit = self.allocator.budget.limit
         assert limit is not None
         # What is above a lowered limit may stay, but never grows.
         assert self.memory.allocated() <= max(limit, self.total)

@@ -56,7 +56,7 @@ def test_summary_is_a_table() -> None:
     lines = mpscffi.memory_summary().splitlines()
     assert lines[0].startswith(f"Memory of {mpscffi.current_device().backend}:0 ")
     large = next(line for line in lines if line.startswith("large"))
-    assert re.match(r"large +4\.00 MiB +1 +28\.00 MiB +1 +32\.00 MiB +\d+$", large)
+    assert re.match(r"large +4\.00 MiB +[\d.]+ \wiB +1 +28\.00 MiB +1 +32\.00 MiB +[\d.]+ \wiB +\d+$", large)
     assert len({len(line) for line in lines[1:8]}) == 1
     assert "limit" in lines[-2]
     assert array.size == MIB

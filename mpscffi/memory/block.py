@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpscffi._ffi import check, ffi, lib
+from mpscffi.memory.counters import Counters
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
@@ -11,32 +12,43 @@ if TYPE_CHECKING:
 
     from mpscffi.device import Device
     from mpscffi.memory.heap import Heap
-    from mpscffi.memory.pool import SizeClass
     from mpscffi.stream import Stream
-
-    #: The counters and the function by which a block is given back.
-    Custody = tuple["Counters", Callable[[Any], object]]
 
 _get_info = lib.mps_buffer_get_info
 _INFO_SIZE = ffi.sizeof("mps_buffer_info")
 
 
-class Counters:
-    """Numbers that blocks change when they are given back.
+class Custody:
+    """Who gets a block when its owner gives it back.
 
     Attributes
     ----------
-    current : int
-        Bytes of blocks in use.
-    peak : int
-        The most of them since the peak was reset.
+    total, pool : Counters
+        What its bytes are taken off: all blocks in use, and those of its pool.
+    bin : list of Block or Taker
+        Its ``append`` takes the block.
     """
 
-    __slots__ = ("current", "peak")
+    __slots__ = ("bin", "pool", "total")
 
-    def __init__(self) -> None:
-        self.current = 0
-        self.peak = 0
+    def __init__(self, total: Counters, pool: Counters, bin: list[Any] | Taker) -> None:
+        self.total = total
+        self.pool = pool
+        self.bin = bin
+
+    @classmethod
+    def uncounted(cls, bin: list[Any] | Taker) -> Custody:
+        """Return one that leaves all counting to `bin`."""
+        return cls(Counters(), Counters(), bin)
+
+
+class Taker:
+    """A function in the place of a list, for :attr:`Custody.bin`."""
+
+    __slots__ = ("append",)
+
+    def __init__(self, take: Callable[[Any], object]) -> None:
+        self.append = take
 
 
 class Block:
@@ -54,6 +66,8 @@ class Block:
         Bytes that it has.
     address : int
         Where the CPU sees them; 0 if it does not.
+    custody : Custody
+        Who gets it when it is given back.
     device : Device
         Where it lies.
     stream : Stream or None
@@ -68,29 +82,25 @@ class Block:
 
     __slots__ = (
         "address",
-        "counters",
+        "custody",
         "device",
         "inherited",
         "length",
         "others",
         "pointer",
-        "push",
         "size",
         "stream",
         "zeroed",
     )
 
-    def __init__(
-        self, device: Device, pointer: Any, length: int, counters: Counters, push: Callable[[Any], object], size: int
-    ) -> None:
+    def __init__(self, device: Device, pointer: Any, length: int, custody: Custody, size: int) -> None:
         info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
         check(_get_info(pointer, info))
         self.device = device
         self.pointer = pointer
         self.length = length
         self.address = int(ffi.cast("uintptr_t", info.contents))
-        self.counters = counters
-        self.push = push
+        self.custody = custody
         self.size = size
         self.stream: Stream | None = None
         self.others: frozenset[Stream] | None = None
@@ -111,9 +121,12 @@ class Block:
 
 
 def give_back(block: Block) -> None:
-    """Give a block back. Finalizers do the same without the call."""
-    block.counters.current -= block.size
-    block.push(block)
+    """Give a block back. Arrays' finalizers do the same without the call."""
+    custody = block.custody
+    size = block.size
+    custody.total.current -= size
+    custody.pool.current -= size
+    custody.bin.append(block)
 
 
 def buffer_in_use(pointer: Any) -> bool:
@@ -156,20 +169,6 @@ class HeapBlock(Block):
         self.others = None
         self.inherited = False
 
-    def occupy(self, pointer: Any, address: int, home: SizeClass, custody: Custody, zeroed: bool) -> None:
-        """Take over a buffer that was made in this range, and go to where `home` holds its blocks.
-
-        Until the pointer is stored, the range is free.
-        """
-        self.address = address
-        self.home = home
-        self.counters, self.push = custody
-        self.zeroed = zeroed
-        self.heap.placed += 1
-        home.made += 1
-        self.pointer, self.heap.making = pointer, None
-        home.held.append(self)
-
     def vacate(self) -> HeapBlock:
         """Release the buffer, and return the range, which is free.
 
@@ -200,5 +199,4 @@ class HeapBlock(Block):
 
     def shared_by_streams(self) -> None:
         """Note that several streams use it: given back, it counts as in use until all of them have done with it."""
-        pending = self.heap.pool.pending
-        self.counters, self.push = pending.custody
+        self.custody = self.heap.pool.pending.custody

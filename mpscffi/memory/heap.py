@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from mpscffi.memory.pool import Pool
+    from mpscffi.memory.pool import Pool, SizeClass
 
 
 class Heap:
@@ -29,7 +29,8 @@ class Heap:
     handle : object
         What the memory source calls it; None until it is made, and after it was given back.
     making : object
-        Where the driver writes a handle or a buffer of this heap, until it is known by another name; None at rest.
+        Where the driver writes the heap's handle, and later its buffers, until they are known by another name; None at
+        rest.
     size : int
         Bytes; 0 until it is made.
     is_shared : bool
@@ -79,6 +80,56 @@ class Heap:
         return rest
 
     @staticmethod
+    def occupy(
+        free: HeapBlock, size: int, pointers: list[Any], addresses: list[int], home: SizeClass
+    ) -> HeapBlock | None:
+        """Take over buffers that were made one after the other in a free range, which becomes the first one's block.
+
+        `home` holds the blocks, the first one last. Returned is what is left of the range, or None.
+        """
+        heap, custody, count = free.heap, home.custody, len(pointers)
+        end = free.offset + size * count
+        is_zeroed = heap.pool.source.is_zeroed and free.offset >= heap.touched
+        after = free.after
+        left = None
+        if free.offset + free.size > end:
+            left = HeapBlock(heap, end, free.offset + free.size - end)
+            left.after = after
+            if after is not None:
+                after.before = left
+            after = left
+        # From the last to the first, so that the chain changes by one store.
+        row = []
+        for number in range(count - 1, 0, -1):
+            block = HeapBlock(heap, free.offset + size * number, size)
+            block.pointer = pointers[number]
+            block.address = addresses[number]
+            block.home = home
+            block.custody = custody
+            block.zeroed = is_zeroed
+            block.after = after
+            if after is not None:
+                after.before = block
+            after = block
+            row.append(block)
+        row.reverse()
+        row.append(free)
+        if after is not None:
+            after.before = free
+        free.size = free.length = size
+        free.address = addresses[0]
+        free.home = home
+        free.custody = custody
+        free.zeroed = is_zeroed
+        heap.touched = max(heap.touched, end)
+        # No exception of a signal handler comes before the blocks are held, since that is the next call.
+        free.after, free.pointer, heap.making = after, pointers[0], None
+        heap.placed += count
+        home.made += count
+        home.held.extend(row)
+        return left
+
+    @staticmethod
     def absorb(block: HeapBlock, after: HeapBlock) -> None:
         """Add a free block's free neighbour to it; the neighbour exists no more."""
         block.after = after.after
@@ -91,8 +142,8 @@ class Heap:
     def rebuild(self) -> None:
         """Put right what an exception left half done. Free ranges are joined, and are other blocks from now on."""
         if self.making is not None:
-            pointer, self.making = self.making[0], None
-            self.pool.source.release_buffer(pointer)
+            self.pool.source.drop_buffers(self.making, len(self.making))
+            self.making = None
         before: HeapBlock | None = None
         block: HeapBlock | None = self.first
         placed = 0

@@ -52,12 +52,9 @@ def check_ratio(value: Any, function: str) -> float:
 
 def limits(allocator: Allocator) -> MemoryLimits:
     """Return what :func:`mpscffi.memory_limits` does."""
+    budget = allocator.budget
     return MemoryLimits(
-        allocator.high_ratio,
-        allocator.low_ratio_in_force,
-        allocator.limit,
-        allocator.low_limit,
-        allocator.cache_limit,
+        budget.high_ratio, budget.low_ratio_in_force, budget.limit, budget.low_limit, budget.cache_limit
     )
 
 

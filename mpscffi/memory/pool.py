@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from sys import getrefcount
 
-from mpscffi.memory.block import Counters, HeapBlock
+from mpscffi.memory.block import Custody, HeapBlock
+from mpscffi.memory.counters import Counters
 from mpscffi.memory.heap import Heap
 from mpscffi.memory.sizes import MIB, ROUND_LARGE
 
@@ -13,7 +14,6 @@ TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpscffi.memory.block import Custody
     from mpscffi.memory.source import MemorySource
 
 #: A cached block above 1 MiB serves a smaller request as it is if less than this is left over.
@@ -41,15 +41,15 @@ class Pending:
     ----------
     blocks : list of HeapBlock
         They count as in use.
-    custody : tuple
-        What gives such a block back: it comes here, and its bytes are taken off counters that mean nothing.
+    custody : Custody
+        Brings such a block here.
     """
 
     __slots__ = ("blocks", "custody")
 
     def __init__(self) -> None:
         self.blocks: list[HeapBlock] = []
-        self.custody: Custody = (Counters(), self.blocks.append)
+        self.custody = Custody.uncounted(self.blocks)
 
 
 class SizeClass:
@@ -59,6 +59,10 @@ class SizeClass:
     ----------
     pool : Pool
         Where they lie.
+    total, counters : Counters
+        Bytes in use: all, and the pool's.
+    custody : Custody
+        Who gets them back.
     size, align : int
         Bytes of each, and what its offset in a heap is a multiple of.
     free : list of HeapBlock
@@ -71,29 +75,43 @@ class SizeClass:
         How often one was given out.
     """
 
-    __slots__ = ("align", "free", "held", "made", "pool", "size", "taken")
+    __slots__ = ("align", "counters", "custody", "free", "held", "made", "pool", "size", "taken", "total")
 
     def __init__(self, pool: Pool, size: int, align: int) -> None:
         self.pool = pool
+        self.total = pool.total
+        self.counters = pool.counters
         self.size = size
         self.align = align
         self.free: list[HeapBlock] = []
+        self.custody = Custody(pool.total, pool.counters, self.free)
         self.held: list[HeapBlock] = []
         self.made = 0
         self.taken = 0
 
-    def pop(self, counters: Counters) -> HeapBlock | None:
+    def pop(self) -> HeapBlock | None:
         """Take the last free block, which counts as in use from before anything can lose it; None if there is none."""
-        counters.current += self.size
+        return self._pop(self.free)
+
+    def pop_held(self) -> HeapBlock | None:
+        """Take the last block that is held, in the same way."""
+        return self._pop(self.held)
+
+    def _pop(self, blocks: list[HeapBlock]) -> HeapBlock | None:
+        # No call, and so no exception of a signal handler, comes between the sums.
+        self.total.current += self.size
+        self.counters.current += self.size
         try:
-            return self.free.pop()
+            return blocks.pop()
         except IndexError:
-            counters.current -= self.size
+            self.total.current -= self.size
+            self.counters.current -= self.size
             return None
 
-    def put_last(self, block: HeapBlock, counters: Counters) -> None:
+    def put_last(self, block: HeapBlock) -> None:
         """Put back what was taken, where it is tried last."""
-        counters.current -= self.size
+        self.total.current -= self.size
+        self.counters.current -= self.size
         self.free.insert(0, block)
 
     def hold(self) -> None:
@@ -117,6 +135,8 @@ class Pool:
         Where heaps come from.
     pending : Pending
         Of the allocator.
+    total : Counters
+        Of the allocator.
     is_large : bool
         For blocks above 1 MiB.
     is_private : bool
@@ -128,6 +148,10 @@ class Pool:
     ----------
     heaps : dict of int to Heap
         By number, oldest first.
+    counters : Counters
+        Bytes of its blocks in use.
+    reserved : Counters
+        Bytes of its heaps.
     classes : dict of int to SizeClass
         By size.
     """
@@ -136,6 +160,7 @@ class Pool:
         "_ranges",
         "_sizes",
         "classes",
+        "counters",
         "free_bytes",
         "heaps",
         "is_large",
@@ -143,7 +168,9 @@ class Pool:
         "is_tracked",
         "name",
         "pending",
+        "reserved",
         "source",
+        "total",
     )
 
     def __init__(
@@ -151,6 +178,7 @@ class Pool:
         name: str,
         source: MemorySource,
         pending: Pending,
+        total: Counters,
         is_large: bool = False,
         is_private: bool = False,
         is_tracked: bool = True,
@@ -158,6 +186,9 @@ class Pool:
         self.name = name
         self.source = source
         self.pending = pending
+        self.total = total
+        self.counters = Counters()
+        self.reserved = Counters()
         self.is_large = is_large
         self.is_private = is_private
         self.is_tracked = is_tracked
@@ -168,11 +199,6 @@ class Pool:
         # Free ranges by size, and the sizes that there are, sorted.
         self._ranges: dict[int, dict[HeapBlock, None]] = {}
         self._sizes: list[int] = []
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of its heaps."""
-        return sum(heap.size for heap in list(self.heaps.values()))
 
     def cached(self) -> Iterator[SizeClass]:
         """Return the classes that have free blocks."""
@@ -230,17 +256,26 @@ class Pool:
                 return block
         return None
 
-    def carve(self, block: HeapBlock, size: int, align: int) -> HeapBlock:
-        """Cut a range of `size` from a free one, and take it out of the free ranges."""
-        self.remove_range(block)
-        gap = -block.offset % align
+    def carve(self, free: HeapBlock, home: SizeClass, count: int) -> None:
+        """Make up to `count` blocks in a free range, one after the other. The first is the last that `home` holds."""
+        size = home.size
+        self.remove_range(free)
+        gap = -free.offset % home.align
         if gap:
-            rest = Heap.split(block, gap)
-            self.insert(block)
-            block = rest
-        if block.size > size:
-            self.insert(Heap.split(block, size))
-        return block
+            rest = Heap.split(free, gap)
+            self.insert(free)
+            free = rest
+        left = self.fill(free, home, min(count, free.size // size))
+        if left is not None:
+            self.insert(left)
+
+    def fill(self, free: HeapBlock, home: SizeClass, count: int) -> HeapBlock | None:
+        """The same in a range that is not among the free ones. Returned is what is left of it."""
+        size = home.size
+        # Where the size is no multiple of the alignment, the second one would lie wrong.
+        count = 1 if size % home.align else count
+        pointers, addresses = self.source.create_buffers(free.heap, free.offset, size, count, self.is_private)
+        return Heap.occupy(free, size, pointers, addresses, home)
 
     # ---- heaps
 
@@ -252,6 +287,8 @@ class Pool:
         except MemoryError:
             self._forget(heap)
             raise
+        self.reserved.current += heap.size
+        self.reserved.note_peak()
         return heap
 
     def drop_heap(self, heap: Heap) -> None:
@@ -259,6 +296,7 @@ class Pool:
         self.remove_range(heap.first)
         handle, heap.handle = heap.handle, None
         self.source.release_heap(handle)
+        self.reserved.current -= heap.size
         del self.heaps[heap.number]
 
     # ---- cached blocks
@@ -307,6 +345,8 @@ class Pool:
                 self._forget(heap)
             else:
                 heap.rebuild()
+        self.reserved.current = sum(heap.size for heap in list(self.heaps.values()))
+        self.reserved.note_peak()
         self._ranges, self._sizes, self.free_bytes = {}, [], 0
         made: dict[SizeClass, int] = {}
         for heap in list(self.heaps.values()):

@@ -133,20 +133,32 @@ class SimulatedMemory:
         if handle is not None:
             self._held -= self.heaps.pop(handle)
 
-    def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[int, int]:
-        """Return a buffer and its address, 0 in private memory."""
-        if offset % self.align or offset + size > self.heaps[heap.handle]:
-            raise ValueError(f"{size} bytes at {offset} do not lie in heap {heap.handle}, of {heap.size} bytes")
-        pointer = next(self._numbers)
-        self.buffers[pointer] = heap.handle, offset, size
-        heap.making = [pointer]
+    def create_buffers(
+        self, heap: Heap, offset: int, size: int, count: int, is_private: bool
+    ) -> tuple[list[int], list[int]]:
+        """Return buffers, one after the other, and their addresses, 0 in private memory."""
+        if offset % self.align or offset + count * size > self.heaps[heap.handle]:
+            raise ValueError(
+                f"{count} times {size} bytes at {offset} do not lie in heap {heap.handle}, of {heap.size} bytes"
+            )
+        pointers = [next(self._numbers) for _ in range(count)]
+        for number, pointer in enumerate(pointers):
+            self.buffers[pointer] = heap.handle, offset + number * size, size
+        heap.making = list(pointers)
         # Far apart, so that no two heaps meet.
-        return pointer, 0 if is_private else (heap.handle << 44) + offset
+        start = (heap.handle << 44) + offset
+        return pointers, [0 if is_private else start + number * size for number in range(count)]
 
     def release_buffer(self, pointer: int | None) -> None:
         """Give a buffer back."""
         if pointer is not None:
             del self.buffers[pointer]
+
+    def drop_buffers(self, making: list[int], count: int) -> None:
+        """Give those back that :meth:`create_buffers` has made so far."""
+        for pointer in making[:count]:
+            del self.buffers[pointer]
+        making.clear()
 
     def in_use(self, pointer: int) -> bool:
         """Return whether work uses a buffer."""

@@ -36,19 +36,24 @@ if TYPE_CHECKING:
             The handle is ``heap.making[0]`` from the moment that it exists.
             """
 
-        def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
-            """Return a buffer and its address, 0 in private memory.
+        def create_buffers(
+            self, heap: Heap, offset: int, size: int, count: int, is_private: bool
+        ) -> tuple[list[Any], list[int]]:
+            """Return buffers, one after the other, and their addresses, 0 in private memory.
 
-            The buffer is ``heap.making[0]`` from the moment that it exists.
+            They are in ``heap.making`` from the moment that they exist.
             """
 
-        # Of a real device, these two are functions in C, which no exception of a signal handler keeps from their job.
+        # Of a real device, these are functions in C, which no exception of a signal handler keeps from their job.
 
         def release_heap(self, handle: Any, /) -> object:
             """Give a heap's handle back, if there is one. Its memory stays until work has done with its buffers."""
 
         def release_buffer(self, pointer: Any, /) -> object:
             """Give a buffer back, if there is one. It stays until work has done with it."""
+
+        def drop_buffers(self, making: Any, count: int, /) -> object:
+            """Give those back that :meth:`create_buffers` has made so far."""
 
         def in_use(self, pointer: Any) -> bool:
             """Return whether queued or running work uses a buffer."""
@@ -76,6 +81,7 @@ class DriverMemory:
 
     release_heap = staticmethod(lib.mps_heap_release)
     release_buffer = staticmethod(lib.mps_buffer_release)
+    drop_buffers = staticmethod(lib.mpscffi_drop_buffers)
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -89,23 +95,18 @@ class DriverMemory:
         """Return the bytes that the driver holds for this process."""
         return self.device.allocated_size()
 
-    @staticmethod
-    def _buffer_desc(length: int, is_private: bool) -> Any:
-        desc = ffi.new("mps_buffer_desc *")
-        desc.struct_size = _DESC_SIZE
-        desc.length = length
-        if is_private:
-            desc.storage_mode = lib.MPS_STORAGE_PRIVATE
-        return desc
-
     def size_and_align(self, length: int, is_private: bool) -> tuple[int, int]:
         """Return the bytes that a buffer takes in a heap, and what its offset is a multiple of."""
-        out = ffi.new("uint64_t[2]")
-        check(
-            lib.mps_device_heap_size_and_align(
-                self.device._pointer, self._buffer_desc(length, is_private), out, out + 1
-            )
+        desc = ffi.new(
+            "mps_buffer_desc *",
+            {
+                "struct_size": ffi.sizeof("mps_buffer_desc"),
+                "length": length,
+                "storage_mode": lib.MPS_STORAGE_PRIVATE if is_private else lib.MPS_STORAGE_SHARED,
+            },
         )
+        out = ffi.new("uint64_t[2]")
+        check(lib.mps_device_heap_size_and_align(self.device._pointer, desc, out, out + 1))
         return out[0], out[1]
 
     def create_heap(self, heap: Heap, size: int, is_private: bool, is_tracked: bool) -> tuple[Any, int]:
@@ -129,20 +130,16 @@ class DriverMemory:
         check(lib.mps_heap_get_size(out[0], sizes, sizes + 1))
         return out[0], sizes[0]
 
-    def create_buffer(self, heap: Heap, offset: int, size: int, is_private: bool) -> tuple[Any, int]:
-        """Return a buffer and its address, 0 in private memory."""
-        heap.making = out = ffi.new("mps_buffer **")
-        status = _create_in_heap(heap.handle, self._buffer_desc(size, is_private), offset, out)
+    def create_buffers(
+        self, heap: Heap, offset: int, size: int, count: int, is_private: bool
+    ) -> tuple[list[Any], list[int]]:
+        """Return buffers, one after the other, and their addresses, 0 in private memory."""
+        heap.making = buffers = ffi.new(_BUFFERS, count)
+        addresses = ffi.new(_ADDRESSES, count)
+        status = _make_buffers(heap.handle, offset, size, is_private, count, buffers, addresses)
         if status:
             check(status)
-        pointer = out[0]
-        if is_private:
-            return pointer, 0
-        address = ffi.new("uintptr_t *")
-        status = _contents(pointer, ffi.cast(_VOID_OUT, address))
-        if status:
-            check(status)
-        return pointer, address[0]
+        return ffi.unpack(buffers, count), ffi.unpack(addresses, count)
 
     def in_use(self, pointer: Any) -> bool:
         """Return whether queued or running work uses a buffer."""
@@ -165,7 +162,6 @@ class DriverMemory:
         wait_unnoticed(self._streams(), seconds)
 
 
-_DESC_SIZE = ffi.sizeof("mps_buffer_desc")
-_VOID_OUT = ffi.typeof("void **")
-_create_in_heap = lib.mps_buffer_create_in_heap
-_contents = lib.mps_buffer_contents
+_BUFFERS = ffi.typeof("mps_buffer *[]")
+_ADDRESSES = ffi.typeof("uintptr_t[]")
+_make_buffers = lib.mpscffi_make_buffers

@@ -47,7 +47,7 @@ class Verbosity:
         if bits & PROFILING:
             limits = (
                 f"{name} {'none' if size is None else readable(size)}"
-                for name, size in (("limit", allocator.limit), ("low watermark", allocator.low_limit))
+                for name, size in (("limit", allocator.budget.limit), ("low watermark", allocator.budget.low_limit))
             )
             self._write(f"recommended maximum {readable(allocator.source.recommended)}, {', '.join(limits)}")
 
@@ -75,7 +75,7 @@ class Verbosity:
     def _state(self) -> str:
         allocator = self._allocator
         return (
-            f"; in use {readable(allocator.counters.current)}, reserved {readable(allocator.reserved)}, "
+            f"; in use {readable(allocator.counters.current)}, reserved {readable(allocator.reserved.current)}, "
             f"driver {readable(allocator.source.allocated())}"
         )
 
