@@ -17,6 +17,7 @@ from mpscffi.mslc.diagnostics import Finding
 from mpscffi.mslc.provider import CompilerMissing, RequestError
 from mpscffi.mslc.request import read_fields
 from mpscffi.mslc.survey import annotation
+from mpscffi.mslc.target import machine
 from mpscffi.mslc.toolchain import find_toolchain
 
 pytestmark = [pytest.mark.host_only("its compiler")]
@@ -79,6 +80,50 @@ template <typename T> [[kernel]] void put(device T *x, uint i [[thread_position_
 template [[host_name("put_int")]] kernel void put<int>(device int *, uint);
 template [[host_name("put_float")]] kernel void put<float>(device float *, uint);
 """
+
+
+@pytest.mark.parametrize("source", [MANY, ONE])
+def test_where_a_library_is_written(source: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the current directory, though compilers run elsewhere; by default beside the source."""
+    (directory / "sub").mkdir()
+    (directory / "sub" / "some.metal").write_text(source)
+    (directory / "sub" / "own.h").write_text("#define VALUE 1\n")
+    monkeypatch.chdir(directory)
+    n = ["--constant", "n=3"] if source == MANY else []
+    assert run("sub/some.metal", *n) == 0
+    assert is_library(directory / "sub" / "some.so")
+    assert run("sub/some.metal", *n, "-o", "here.so") == 0
+    assert is_library(directory / "here.so")
+
+
+# An old CPU, and one of today's that computes and converts halves.
+OLD, NEW = {"x86_64": ("x86-64", "x86-64-v3"), "aarch64": ("generic", "cortex-a76")}.get(machine(), ("", ""))
+
+
+@pytest.mark.usefixtures("device")
+def test_a_library_for_another_cpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = directory / "half.metal"
+    source.write_text("kernel void twice(device half *x, uint i [[thread_position_in_grid]]) { x[i] *= 2.5h; }\n")
+    text = {}
+    for cpu in (OLD, NEW):
+        monkeypatch.setenv("MPSCFFI_CPU", "")  # to be put back afterwards
+        assert run(source, "--cpu", cpu, "--emit", "asm", "-o", directory / "half.s") == 0
+        text[cpu] = (directory / "half.s").read_text()
+        assert run(source, "--cpu", cpu, "-o", directory / f"{cpu}.so") == 0
+    assert text[OLD] != text[NEW]
+    assert ("vcvtph2ps" in text[NEW]) == (machine() == "x86_64")
+    assert "vcvtph2ps" not in text[OLD]
+    x = mpscffi.asarray(np.arange(100, dtype=np.float16))
+    mpscffi.load_metallib(directory / f"{OLD}.so").twice(x)
+    assert (x.numpy() == np.arange(100) * 2.5).all()
+
+
+def test_a_cpu_that_there_is_not(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPSCFFI_CPU", "")
+    assert run(directory / "one.metal", "--cpu", "z80") != 0
+    assert "z80" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("device")
@@ -149,6 +194,7 @@ def test_macros_and_headers(directory: Path, capsys: pytest.CaptureFixture[str])
         (["one.metal", "--std", "x"], "MAJOR.MINOR"),
         (["one.metal", "-D", "1"], "NAME or NAME=VALUE"),
         (["one.metal", "-o", "no/such/dir/x.so"], "'no/such/dir/x.so': No such file"),
+        (["two.metal", "--constant", "n=1", "-o", "no/such/dir/x.so"], "'no/such/dir/x.so': No such file"),
         (["one.metal", "-I", "gone"], "there is no directory 'gone', which -I names"),
         (["one.metal", "-o", "-"], "a library cannot be written to standard output"),
         (

@@ -1,6 +1,7 @@
 /* y = a * x + y on the first Metal GPU, or on the CPU where there is none: from Metal source to checked result.
  *
- * Build and run it against an installed mpscffi with `make run`. */
+ * Build and run it against an installed mpscffi with `make run`. Given the path of a library that was compiled before,
+ * it takes the kernel from there, and needs no compiler. */
 #include <mpsshim.h>
 
 #include <math.h>
@@ -42,7 +43,14 @@ static mps_buffer *make_buffer(mps_device *device, float **out_contents) {
   return buffer;
 }
 
-int main(void) {
+static mps_library *open_library(mps_device *device, const char *path) {
+  mps_library *library;
+  check(path != NULL ? mps_library_create_from_file(device, path, &library)
+                     : mps_library_create_from_source(device, source, sizeof source - 1, NULL, &library));
+  return library;
+}
+
+int main(int argc, char **argv) {
   if (mps_abi_version() != MPS_ABI_VERSION) {
     fprintf(stderr, "saxpy: built for ABI %d, but the library has %u\n", MPS_ABI_VERSION, mps_abi_version());
     return 1;
@@ -51,9 +59,8 @@ int main(void) {
   mps_device_info info = {.struct_size = sizeof info};
   check(mps_device_get_info(device, &info));
 
-  mps_library *library;
+  mps_library *library = open_library(device, argc > 1 ? argv[1] : NULL);
   mps_pipeline *pipeline;
-  check(mps_library_create_from_source(device, source, sizeof source - 1, NULL, &library));
   mps_pipeline_desc wanted = {.struct_size = sizeof wanted, .kernel = "saxpy"};
   check(mps_pipeline_create(library, &wanted, &pipeline));
 

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve(given.request, given.reply)
         return 0
     _refuse_combinations(parser, given)
+    if given.cpu:
+        os.environ["MPSCFFI_CPU"] = given.cpu  # it counts for all that is compiled in this process
     try:
         return _run(parser, given)
     except provider.CompileError as error:
@@ -125,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--math", choices=MATH_MODES, default="safe", help="the math mode (default: safe)")
     parser.add_argument("--std", metavar="MAJOR.MINOR", help="version of the language")
+    parser.add_argument("--cpu", metavar="NAME", help="the CPU to compile for, as x86-64-v3 (default: this machine's)")
     parser.add_argument("--emit", choices=sorted(_FORMS), help="write generated code instead of a library")
     parser.add_argument("--list", action="store_true", help="print the kernels and function constants")
     parser.add_argument(
@@ -200,7 +203,7 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
         return
     if given.kernel is None and len(listing.kernels) > 1 and not given.emit:
         constants = _constants(given, listing)
-        _write(given, stem, lambda output: provider.program(source, options).build_all(constants, output))
+        _write(given, stem, lambda output: _build_all(source, options, constants, output))
         return
     kernel, constants = _kernel(given, listing, kernel_templates(source)), _constants(given, listing)
     if given.emit:
@@ -208,6 +211,13 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
         _emit(given, stem, lambda output: program.emit(kernel, constants, given.emit, output))
     else:
         _write(given, stem, lambda output: shutil.copyfile(provider.build(source, options, kernel, constants), output))
+
+
+def _build_all(source: str, options: Options, constants: dict[str | int, tuple[int, bytes]], output: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+        path = os.path.join(directory, "library.so")
+        provider.program(source, options).build_all(constants, path)
+        shutil.copyfile(path, output)
 
 
 def _emit(given: argparse.Namespace, stem: str, emit: Callable[[str], None]) -> None:

@@ -261,7 +261,7 @@ _compilers: dict[tuple[str, ...], _Compiler] = {}
 
 def _compiler() -> _Compiler:
     """Return the compiler for the environment as it is now."""
-    names = ("MPSCFFI_CXX", "MPSCFFI_CACHE_DIR", "MPSCFFI_CACHE_SIZE", "XDG_CACHE_HOME", "HOME", "PATH")
+    names = ("MPSCFFI_CXX", "MPSCFFI_CPU", "MPSCFFI_CACHE_DIR", "MPSCFFI_CACHE_SIZE", "XDG_CACHE_HOME", "HOME", "PATH")
     settings = tuple(os.environ.get(name, "") for name in names)
     compiler = _compilers.get(settings)
     if compiler is None:

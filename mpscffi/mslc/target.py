@@ -98,8 +98,15 @@ def has_glibc() -> bool:
         return False
 
 
+def cpu() -> str:
+    """Return the CPU that code is made for, by clang's name of it: that of MPSCFFI_CPU, else this machine's."""
+    return os.environ.get("MPSCFFI_CPU") or "native"
+
+
 def cpu_identity() -> str:
     """Differs between machines whose code is not exchangeable."""
+    if cpu() != "native":
+        return f"{machine()}\n{cpu()}"
     try:
         with open("/proc/cpuinfo", "rb") as file:
             text = file.read(8192)
@@ -117,11 +124,11 @@ def compile_flags(math_mode: str, is_zig: bool) -> list[str]:
     if is_zig and has_glibc():
         flags += ["-target", f"{machine()}-linux-gnu"]  # Zig's own default is musl
     if machine() == "x86_64":
-        flags.append("-march=native")
+        flags.append(f"-march={cpu()}")
         if has_glibc():
             flags.append("-fveclib=libmvec")
     elif machine() == "aarch64":
-        flags.append("-mcpu=native")
+        flags.append(f"-mcpu={cpu()}")
     return flags
 
 

@@ -254,13 +254,13 @@ static mps_status time_limit(uint64_t *out_seconds) {
 }
 
 /* Wait for the process, and kill its group when the time is over. A program that reaps all children itself may take the
- * end of this one away: then it is over as well. */
-static bool wait_for_end(pid_t process, uint64_t seconds) {
+ * end of this one away: then it is over as well, and `out_end` is not set. */
+static bool wait_for_end(pid_t process, uint64_t seconds, int *out_end) {
   const uint64_t second = UINT64_C(1000000000);
   const uint64_t deadline = host_deadline(seconds * second);
   struct timespec pause = {.tv_nsec = 1000000};
   for (;;) {
-    pid_t ended = waitpid(process, NULL, WNOHANG);
+    pid_t ended = waitpid(process, out_end, WNOHANG);
     if (ended == process || (ended < 0 && errno != EINTR)) {
       return true;
     }
@@ -277,11 +277,20 @@ static mps_status cannot_run(const char *command, int error) {
   if (error == ENOENT) {
     return mps_fail(
         MPS_STATUS_UNAVAILABLE,
-        "the host device needs a compiler for Metal source, and there is no command \"%s\": install it with "
-        "pip install 'mpscffi[host]', or name one in the environment variable MPSSHIM_MSLC",
+        "the host device needs a compiler for Metal source, and there is no command \"%s\" on the PATH: install it "
+        "with "
+        "pip install 'mpscffi[host]', add the bin directory that it is installed in to the PATH, or name one in the "
+        "environment variable MPSSHIM_MSLC",
         command);
   }
   return mps_fail(MPS_STATUS_UNAVAILABLE, "the Metal compiler \"%s\" cannot be run: %s", command, strerror(error));
+}
+
+/* Where posix_spawn cannot tell that there is no such program, the child says so by its exit status, as a shell does.
+ */
+static bool was_not_found(const exchange *files, int end) {
+  struct stat log;
+  return WIFEXITED(end) && WEXITSTATUS(end) == 127 && stat(files->log, &log) == 0 && log.st_size == 0;
 }
 
 static mps_status no_reply(const char *command, const exchange *files) {
@@ -335,12 +344,13 @@ static mps_status run_in(exchange *files, const char *command, const mps_compile
   if (error != 0) {
     return cannot_run(arguments[0], error);
   }
-  if (!wait_for_end(process, seconds)) {
+  int end = 0;
+  if (!wait_for_end(process, seconds, &end)) {
     return mps_fail(MPS_STATUS_TIMEOUT,
                     "the Metal compiler \"%s\" was stopped after %" PRIu64 " seconds; MPSSHIM_MSLC_TIMEOUT allows more",
                     command, seconds);
   }
-  return take_reply(command, files, answer, out_replied);
+  return was_not_found(files, end) ? cannot_run(arguments[0], ENOENT) : take_reply(command, files, answer, out_replied);
 }
 
 mps_status host_compiler_command(const mps_compile_request *request, host_answer *answer, bool *out_replied) {

@@ -251,7 +251,9 @@ void host_fault_describe(const host_worker *worker, host_fault *fault) {
   } else if (trap->signal == SIGFPE) {
     snprintf(fault->text, sizeof fault->text, "divided an integer by zero, or the smallest one by -1");
   } else if (trap->signal == SIGILL || trap->signal == SIGTRAP) {
-    snprintf(fault->text, sizeof fault->text, "executed an illegal instruction");
+    snprintf(fault->text, sizeof fault->text,
+             "executed an illegal instruction; a library that was compiled elsewhere may be for another CPU: see "
+             "mpscffi-mslc --cpu");
   } else {
     describe_access(worker, fault);
   }

@@ -11,8 +11,14 @@
  * NULL does nothing. An object keeps what it was made from alive, and work that is queued keeps what it uses alive.
  *   - Descriptors start with struct_size, which the caller sets to sizeof the struct; a zero field means the default,
  * and a NULL descriptor means all defaults. Fields are only ever added at the end.
+ *   - Structs without struct_size stand in arrays, and never change their size. What an argument or a descriptor points
+ * to is needed until the function returns, no longer; memory taken over without a copy is the exception.
+ *   - Texts are UTF-8, end in a zero, and belong to the library when it returns them.
+ *   - Enums are 32 bits wide, also in structs, where they stand as uint32_t. A newer library may return values that are
+ * not listed here.
  *   - Sizes and offsets are bytes; times are nanoseconds of one monotonic clock, unless a comment says otherwise.
  *   - Every function may be called from any thread at any time, and never calls back into the caller unless it says so.
+ * The functions that it calls get `user` as it was given, and must return: no exception may leave them.
  *   - After a fork, the child gets MPS_STATUS_FORKED from every function if the parent had opened a device.
  *
  * Errors that every function can return and that its comment does not repeat: INVALID_ARGUMENT for a NULL result
@@ -59,7 +65,7 @@ typedef enum mps_status {
   MPS_STATUS_INTERNAL = 14          /* a fault of this library: please report it */
 } mps_status;
 
-/* For a timeout: wait as long as it takes. */
+/* For a timeout: wait as long as it takes. 2^64 - 1. */
 #define MPS_FOREVER UINT64_MAX
 
 typedef struct mps_device mps_device;
@@ -80,7 +86,8 @@ MPS_API const char *mps_version(void);
 MPS_API const char *mps_status_text(mps_status status);
 
 /* The calling thread's last error in full; "" before the first one. Valid until this thread's next failing call.
- * Since 1. */
+ * Another thread has another text: ask on the thread that made the call, before a runtime of tasks moves on to another
+ * one. Since 1. */
 MPS_API const char *mps_error_message(void);
 
 /* ---------------------------------------------------------------- device */
@@ -94,7 +101,7 @@ typedef struct mps_device_info {
   size_t struct_size;
   uint32_t kind;                        /* mps_device_kind */
   uint32_t core_count;                  /* GPU cores, or the CPU's that this process may use */
-  char name[128];                       /* UTF-8, as the system calls it */
+  char name[128];                       /* UTF-8, as the system calls it, cut to fit; ends in a zero */
   uint64_t registry_id;                 /* tells devices apart within this boot */
   uint64_t recommended_max_working_set; /* bytes that can be used without hurting the system */
   uint64_t max_buffer_length;           /* bytes */
@@ -189,7 +196,8 @@ typedef struct mps_buffer_info {
   uint32_t in_use; /* 1 while queued or running work uses the buffer */
 } mps_buffer_info;
 
-/* Called once when memory taken over without a copy is no longer needed, on any thread. */
+/* Called once when memory taken over without a copy is no longer needed, on any thread, also one that is in a call of
+ * this library. */
 typedef void (*mps_release_fn)(void *user, void *pointer, uint64_t length);
 
 /* Size and alignment, in bytes, that a buffer of `length` takes in a heap of these options. Since 1. */
@@ -265,7 +273,8 @@ typedef struct mps_command_info {
 typedef enum mps_handler_kind { MPS_HANDLER_SCHEDULED = 1, MPS_HANDLER_COMPLETED = 2 } mps_handler_kind;
 
 /* Handlers and callbacks run on a thread of the library's, one after the other for each queue. They may call every
- * function of this library except those that wait for their own queue. */
+ * function of this library except those that wait for their own queue. Each is called exactly once, also after a
+ * failure and after the queue's release. */
 typedef void (*mps_handler_fn)(void *user, const mps_command_info *info);
 typedef void (*mps_callback_fn)(void *user);
 
@@ -289,7 +298,8 @@ MPS_API mps_status mps_queue_wait(mps_queue *queue, uint64_t timeout);
 /* 1 if nothing is encoded, queued or running, else 0. Never blocks, reports no failure. Since 1. */
 MPS_API mps_status mps_queue_is_idle(mps_queue *queue, uint32_t *out_idle);
 
-/* Call `handler` once when the command buffer being encoded is scheduled, or complete. Since 1. */
+/* Call `handler` once when the command buffer being encoded is scheduled, or complete. It counts as encoded work: a
+ * command buffer of nothing else is none that is empty. Since 1. */
 MPS_API mps_status mps_queue_add_handler(mps_queue *queue, mps_handler_kind kind, mps_handler_fn handler, void *user);
 
 /* Call `callback` when all commands encoded before are complete; later ones wait for its return. Commits. Since 1. */
@@ -329,7 +339,8 @@ MPS_API mps_status mps_event_wait(mps_event *event, uint64_t value, uint64_t tim
 /* Never blocks, reports no failure. Since 1. */
 MPS_API mps_status mps_event_get_info(mps_event *event, mps_event_info *info);
 
-/* Call `callback` once when the event reaches `value`; at once, on this thread, if it has. Since 1. */
+/* Call `callback` once when the event reaches `value`; at once, on this thread, if it has. Never, if the event comes to
+ * its end before: release what `user` owns with the event then. Since 1. */
 MPS_API mps_status mps_event_notify(mps_event *event, uint64_t value, mps_callback_fn callback, void *user);
 
 /* ---------------------------------------------------------------- library */
@@ -343,8 +354,10 @@ typedef enum mps_math_mode {
 #define MPS_LANGUAGE_VERSION(major, minor) ((major) << 16 | (minor))
 
 /* Bits of mps_compile_options.flags. */
-#define MPS_COMPILE_VALIDATE 1 /* host device: check accesses at run time */
-#define MPS_COMPILE_LOGGING 2  /* Metal: kernels log, at a cost even if they do not; the host device's always do */
+typedef enum mps_compile_flag {
+  MPS_COMPILE_VALIDATE = 1, /* host device: check accesses at run time */
+  MPS_COMPILE_LOGGING = 2   /* Metal: kernels log, at a cost even if they do not; the host device's always do */
+} mps_compile_flag;
 
 typedef struct mps_compile_options {
   size_t struct_size;
@@ -441,7 +454,8 @@ typedef struct mps_compile_result mps_compile_result;
  * holds the kernel. On failure with the message. It is called on the thread that asked, also on several at once. */
 typedef mps_status (*mps_compiler_fn)(void *user, const mps_compile_request *request, mps_compile_result *result);
 
-/* Set, or with NULL remove, the compiler function of the host device. Since 1. */
+/* Set, or with NULL remove, the compiler function of the host device. Calls of the one before may be under way, and go
+ * on after the return. Since 1. */
 MPS_API mps_status mps_compiler_set(mps_compiler_fn compiler, void *user);
 
 /* To be called by a compiler function: its answer, `length` bytes of UTF-8, copied. Since 1. */
@@ -594,7 +608,7 @@ typedef mps_status (*mps_matmul_fn)(void *user, const mps_matmul *matmul, const 
                                     void *result);
 
 /* Set, or with NULL remove, the host device's function for products. Work that was encoded before and has not begun
- * uses the new one. Since 1. */
+ * uses the new one; calls of the one before may be under way, and go on after the return. Since 1. */
 MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user);
 
 /* ---------------------------------------------------------------- command lists */
@@ -716,16 +730,18 @@ typedef enum mps_trace_kind {
 } mps_trace_kind;
 
 /* Bits of mps_trace_desc.flags. */
-#define MPS_TRACE_COMMANDS 0x01           /* commit after each command, so that a GPU times it by itself: slower */
-#define MPS_TRACE_WAITS 0x02              /* commit and wait after each command, for at most a second: slower still */
-#define MPS_TRACE_BUFFERS 0x04            /* record the buffers of each dispatch */
-#define MPS_TRACE_ENCODED 0x08            /* record commands also when they are encoded, with start and end 0 */
-#define MPS_TRACE_SIGNPOST_EVENTS 0x10    /* a signpost when a command is complete */
-#define MPS_TRACE_SIGNPOST_INTERVALS 0x20 /* signposts when it begins and ends */
-#define MPS_TRACE_SIGNPOST_ENCODED 0x40   /* those intervals begin when it is encoded */
-#define MPS_TRACE_SIGNPOST_KERNELS 0x100  /* of what there are signposts */
-#define MPS_TRACE_SIGNPOST_COPIES 0x200
-#define MPS_TRACE_SIGNPOST_FALLBACKS 0x400
+typedef enum mps_trace_flag {
+  MPS_TRACE_COMMANDS = 0x01,           /* commit after each command, so that a GPU times it by itself: slower */
+  MPS_TRACE_WAITS = 0x02,              /* commit and wait after each command, for at most a second: slower still */
+  MPS_TRACE_BUFFERS = 0x04,            /* record the buffers of each dispatch */
+  MPS_TRACE_ENCODED = 0x08,            /* record commands also when they are encoded, with start and end 0 */
+  MPS_TRACE_SIGNPOST_EVENTS = 0x10,    /* a signpost when a command is complete */
+  MPS_TRACE_SIGNPOST_INTERVALS = 0x20, /* signposts when it begins and ends */
+  MPS_TRACE_SIGNPOST_ENCODED = 0x40,   /* those intervals begin when it is encoded */
+  MPS_TRACE_SIGNPOST_KERNELS = 0x100,  /* of what there are signposts */
+  MPS_TRACE_SIGNPOST_COPIES = 0x200,
+  MPS_TRACE_SIGNPOST_FALLBACKS = 0x400
+} mps_trace_flag;
 
 typedef struct mps_trace_desc {
   size_t struct_size;
@@ -834,6 +850,12 @@ MPS_API const char *mps_build_info(void);
 MPS_API const char *mps_shim_path(void);
 
 /* cdef: end */
+
+#if defined(__cplusplus) && __cplusplus >= 201103L
+static_assert(sizeof(mps_status) == 4, "not with -fshort-enums: the library was built without");
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+_Static_assert(sizeof(mps_status) == 4, "not with -fshort-enums: the library was built without");
+#endif
 
 #ifdef __cplusplus
 }

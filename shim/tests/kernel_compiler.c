@@ -286,6 +286,9 @@ static int be_command(int count, char **arguments) {
     puts("I have nothing to say");
     return 3;
   }
+  if (strcmp(arguments[2], "absent") == 0) {
+    return 127; /* as of a child that finds no program to become */
+  }
   if (strcmp(arguments[2], "endless") == 0) {
     fork(); /* its children end with it */
     for (;;) {
@@ -357,7 +360,9 @@ static void command_can_fail(void) {
   use_command("silent");
   EXPECT_FAIL(compile(&library), INTERNAL, "I have nothing to say");
   setenv("MPSSHIM_MSLC", "no-such-compiler --fast", 1);
-  EXPECT_FAIL(compile(&library), UNAVAILABLE, "\"no-such-compiler\": install it");
+  EXPECT_FAIL(compile(&library), UNAVAILABLE, "\"no-such-compiler\" on the PATH: install it");
+  use_command("absent");
+  EXPECT_FAIL(compile(&library), UNAVAILABLE, "there is no command");
   setenv("MPSSHIM_MSLC", "/dev/null", 1);
   EXPECT_FAIL(compile(&library), UNAVAILABLE, "cannot be run");
   setenv("MPSSHIM_MSLC", "  ", 1);

@@ -24,7 +24,9 @@ static const mistake mistakes[] = {
     {3, 0, "divided an integer by zero, or the smallest one by -1"},
 #endif
     {4, 0, "overflowed its stack: its variables and calls need too much memory"},
-    {5, 0, "executed an illegal instruction"},
+    {5, 0,
+     "executed an illegal instruction; a library that was compiled elsewhere may be for another CPU: see "
+     "mpscffi-mslc --cpu"},
 };
 #define MISTAKES (sizeof mistakes / sizeof mistakes[0])
 
