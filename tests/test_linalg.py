@@ -498,10 +498,10 @@ def test_an_exit_amid_products(python: Any, device: mpscffi.Device) -> None:
                 for i in range(n):
                     b = a @ a
                     mpscffi.current_stream().commit()
-        threads = [threading.Thread(target=work, args=(20,)) for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(5,)) for _ in range(3)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
-        work(50)  # which nobody waits for, and which nothing went wrong with
+        work(10)  # which nobody waits for, and which nothing went wrong with
         print("end")
     """
     result = python(script, MPSCFFI_DEVICE=device.backend)
