@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpscffi import profiler, random, replay, shader_cache
-    from mpscffi.adopt import from_file, from_numpy, from_pointer
+    from mpscffi.adopt import from_file, from_native, from_numpy, from_pointer
     from mpscffi.array import Array
     from mpscffi.bit_generator import BitGenerator
     from mpscffi.command import CommandInfo
@@ -137,6 +137,7 @@ __all__ = [
     "fill_uniform",
     "from_dlpack",
     "from_file",
+    "from_native",
     "from_numpy",
     "from_pointer",
     "full",
@@ -193,7 +194,7 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("Array", "_host_alias_storage"), "mpscffi.array"),
     **dict.fromkeys(("asarray", "empty", "full", "ones", "zeros"), "mpscffi.creation"),
-    **dict.fromkeys(("from_file", "from_numpy", "from_pointer"), "mpscffi.adopt"),
+    **dict.fromkeys(("from_file", "from_native", "from_numpy", "from_pointer"), "mpscffi.adopt"),
     "from_dlpack": "mpscffi.dlpack",
     "BitGenerator": "mpscffi.bit_generator",
     **dict.fromkeys(

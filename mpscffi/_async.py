@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from mpscffi._callbacks import discard, register
+from mpscffi._callbacks import discard, new_user, register
 from mpscffi._ffi import check, lib
 
 __all__ = ["await_event"]
@@ -34,8 +34,9 @@ async def await_event(pointer: Any, value: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits any more
             loop.call_soon_threadsafe(finish)
 
-    user = register(None, wake)
+    user = new_user()
     try:
+        register(user, None, wake)
         check(lib.mps_event_notify(pointer, value, lib.mpscffi_callback, user))
         await future
     finally:

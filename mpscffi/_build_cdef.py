@@ -41,24 +41,36 @@ void mpscffi_drop_buffers(mps_buffer **buffers, uint32_t count);
 uint64_t mpscffi_allocated_size(mps_device *device);
 """
 
+#: Functions of ``_handle.h`` for Python.
+HANDLES = """
+void mpscffi_drop_device(mps_device **cell);
+void mpscffi_drop_buffer(mps_buffer **cell);
+void mpscffi_drop_queue(mps_queue **cell);
+void mpscffi_drop_event(mps_event **cell);
+void mpscffi_drop_library(mps_library **cell);
+void mpscffi_drop_pipeline(mps_pipeline **cell);
+"""
+
 #: Functions and constants of ``_release.h``, ``_dlpack.h`` and ``_mapping.h`` for Python.
 MEMORY = """
 void mpscffi_close(void);
 void mpscffi_let_go(void *user, void *pointer, uint64_t length);
-void *mpscffi_new_tensor(int versioned, uint64_t flags, DLDevice device, uint8_t code, uint8_t bits, uintptr_t data,
-                         uint64_t byte_offset, int32_t ndim, const int64_t *numbers, void *token);
+int mpscffi_new_tensor(mpscffi_tensor *cell, int versioned, uint64_t flags, DLDevice device, uint8_t code, uint8_t bits,
+                       uintptr_t data, uint64_t byte_offset, int32_t ndim, const int64_t *numbers, void *token);
+void mpscffi_drop_tensor(mpscffi_tensor *cell);
 void mpscffi_delete_tensor(void *user, void *pointer, uint64_t length);
 void mpscffi_delete_versioned(void *user, void *pointer, uint64_t length);
 static const char mpscffi_name[];
 static const char mpscffi_name_versioned[];
 static const char mpscffi_used[];
 static const char mpscffi_used_versioned[];
-void mpscffi_capsule_end(void *object);
+void *mpscffi_capsule(mpscffi_tensor *cell);
+void mpscffi_capsule_spend(void *object);
 #define MPSCFFI_READ ...
 #define MPSCFFI_WRITE ...
 #define MPSCFFI_COPY_ON_WRITE ...
-void *mpscffi_map(int file, uint64_t offset, uint64_t length, uint64_t page, int access);
-void mpscffi_unmap(void *user, void *pointer, uint64_t length);
+int mpscffi_map_buffer(mps_device *device, int file, uint64_t offset, uint64_t length, uint64_t page, int access,
+                       mps_buffer **out_buffer);
 """
 
 
@@ -89,14 +101,14 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
-PHILOX_H, BUFFERS_H, RELEASE_H, DLPACK_H, MAPPING_H = (
+PHILOX_H, BUFFERS_H, HANDLE_H, RELEASE_H, DLPACK_H, MAPPING_H = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("_philox.h", "_buffers.h", "_release.h", "_dlpack.h", "_mapping.h")
+    for name in ("_philox.h", "_buffers.h", "_handle.h", "_release.h", "_dlpack.h", "_mapping.h")
 )
 
 ffibuilder = FFI()
-ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS)
+ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + HANDLES)
 ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + BUFFERS + cdef_of(DLPACK_H) + MEMORY)
 ffibuilder.set_source(
-    "mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + BUFFERS_H + RELEASE_H + DLPACK_H + MAPPING_H
+    "mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + BUFFERS_H + HANDLE_H + RELEASE_H + DLPACK_H + MAPPING_H
 )

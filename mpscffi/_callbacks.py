@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from mpscffi.stream import Stream
 
-__all__ = ["ReleaseFunction", "callbacks_left", "check_callable", "discard", "due", "exit_deadline", "keep", "register"]
+__all__ = [
+    "ReleaseFunction",
+    "callbacks_left",
+    "check_callable",
+    "discard",
+    "due",
+    "exit_deadline",
+    "keep",
+    "new_user",
+    "register",
+]
 
 #: How long the interpreter's exit waits for work and callbacks that are still to come.
 EXIT_SECONDS = 1.0
@@ -99,21 +109,25 @@ def check_callable(function: object, count: int, name: str) -> None:
         ) from None
 
 
-def register(stream: Stream | None, function: Callable[..., object]) -> Any:
-    """Return the user pointer by which C will ask for `function`, once.
+def new_user() -> Any:
+    """Return a user pointer for C, which stands for nothing yet.
+
+    Whoever lets it stand for something forgets that by :func:`discard` if C does not come to take it.
+    """
+    return ffi.cast("void *", next(_tokens))
+
+
+def register(user: Any, stream: Stream | None, function: Callable[..., object]) -> None:
+    """Let a user pointer stand for a function, for which C will ask once.
 
     Without a stream, `function` raises nothing, and the interpreter's exit does not wait for it.
     """
-    token = next(_tokens)
-    _pending[token] = (stream, function)
-    return ffi.cast("void *", token)
+    _pending[int(ffi.cast("uintptr_t", user))] = (stream, function)
 
 
-def keep(owner: object) -> Any:
-    """Keep an object alive until C releases the memory that it owns; return C's user pointer for it."""
-    token = next(_tokens)
-    _kept[token] = owner
-    return ffi.cast("void *", token)
+def keep(user: Any, owner: object) -> None:
+    """Let a user pointer stand for an object, which is kept alive until C releases the memory that it owns."""
+    _kept[int(ffi.cast("uintptr_t", user))] = owner
 
 
 def discard(user: Any) -> None:

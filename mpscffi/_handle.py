@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from mpscffi._ffi import ffi, lib
+
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
 __all__ = ["Handle", "ProcessBound"]
 
 
-class Handle:
-    """Owns one reference and drops it when it is collected.
+_CELLS = {
+    noun: (ffi.typeof(f"mps_{noun} **"), getattr(lib, f"mpscffi_drop_{noun}"))
+    for noun in ("device", "buffer", "queue", "event", "library", "pipeline")
+}
 
-    Python objects that share a C object share its Handle. The release function is kept here, because module globals may
-    be gone when the last handles are collected at exit.
+
+class Handle:
+    """Owns one reference, and drops it when it is collected. Python objects that share a C object share its Handle.
+
+    It is made before the object, and given to the function that creates that: C alone writes the reference and releases
+    it, so that an exception of a signal handler, wherever it comes, neither loses the object nor releases it early.
 
     Parameters
     ----------
-    pointer : cdata
-        The C handle; the reference becomes this object's.
-    release : callable
-        The library's release function for it.
+    noun : str
+        What it is to own: "event" stands for an ``mps_event *``.
+
+    Attributes
+    ----------
+    out : cdata
+        Where the C handle comes to.
     """
 
-    __slots__ = ("_release", "pointer")
+    __slots__ = ("out",)
 
-    def __init__(self, pointer: Any, release: Callable[[Any], int]) -> None:
-        self._release = release
-        self.pointer = pointer
+    def __init__(self, noun: str) -> None:
+        kind, drop = _CELLS[noun]
+        self.out: Any = ffi.gc(ffi.new(kind), drop)
 
-    def __del__(self) -> None:
-        self._release(self.pointer)
+    @property
+    def pointer(self) -> Any:
+        """The C handle; NULL before the object is created."""
+        return self.out[0]
 
 
 class ProcessBound:

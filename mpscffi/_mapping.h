@@ -7,7 +7,7 @@
 
 /* Map `length` bytes of a file to a multiple of `page`. The room is whole pages of that size: what lies behind the end
  * of the file cannot be touched. NULL, and errno, on failure. */
-static void *mpscffi_map(int file, uint64_t offset, uint64_t length, uint64_t page, int access) {
+static void *map_file(int file, uint64_t offset, uint64_t length, uint64_t page, int access) {
   size_t size = (size_t)((length + page - 1) / page * page);
   char *room = mmap(NULL, size + page, PROT_NONE, MAP_PRIVATE | MAP_ANON, -1, 0);
   if (room == MAP_FAILED) {
@@ -30,7 +30,23 @@ static void *mpscffi_map(int file, uint64_t offset, uint64_t length, uint64_t pa
 }
 
 /* An mps_release_fn. */
-static void mpscffi_unmap(void *user, void *pointer, uint64_t length) {
+static void unmap(void *user, void *pointer, uint64_t length) {
   (void)user;
   munmap(pointer, (size_t)length);
+}
+
+/* Make a buffer over `length` bytes of a file, which stays mapped as long as the buffer lives. An mps_status, or -1 and
+ * errno. */
+static int mpscffi_map_buffer(mps_device *device, int file, uint64_t offset, uint64_t length, uint64_t page, int access,
+                              mps_buffer **out_buffer) {
+  char *address = map_file(file, offset, length, page, access);
+  if (address == NULL) {
+    return -1;
+  }
+  mps_buffer_desc desc = {.struct_size = sizeof desc, .length = (length + page - 1) / page * page};
+  mps_status status = mps_buffer_create_no_copy(device, address, &desc, unmap, NULL, out_buffer);
+  if (status != MPS_STATUS_OK) {
+    munmap(address, (size_t)desc.length);
+  }
+  return (int)status;
 }

@@ -14,6 +14,7 @@ class FFI:
     def cast(self, cdecl: str, source: Any) -> CData: ...
     def def_extern(self, name: str = ..., error: Any = ..., onerror: Any = ...) -> Callable[[_F], _F]: ...
     def from_buffer(self, source: Any, require_writable: bool = False) -> CData: ...
+    def gc(self, cdata: CData, destructor: Callable[..., Any] | None, size: int = 0) -> CData: ...
     def list_types(self) -> tuple[list[str], list[str], list[str]]: ...
     def new(self, cdecl: str, init: Any = None) -> CData: ...
     def sizeof(self, cdecl: str | CData) -> int: ...
@@ -118,17 +119,25 @@ class Lib:
     mpscffi_allocated_size: CData
     mpscffi_bitgen_attach: CData
     mpscffi_callback: CData
-    mpscffi_capsule_end: CData
+    mpscffi_capsule: CData
+    mpscffi_capsule_spend: CData
     mpscffi_close: CData
     mpscffi_compile: CData
     mpscffi_delete_tensor: CData
     mpscffi_delete_versioned: CData
+    mpscffi_drop_buffer: CData
     mpscffi_drop_buffers: CData
+    mpscffi_drop_device: CData
+    mpscffi_drop_event: CData
+    mpscffi_drop_library: CData
+    mpscffi_drop_pipeline: CData
+    mpscffi_drop_queue: CData
+    mpscffi_drop_tensor: CData
     mpscffi_handler: CData
     mpscffi_let_go: CData
     mpscffi_log: CData
     mpscffi_make_buffers: CData
-    mpscffi_map: CData
+    mpscffi_map_buffer: CData
     mpscffi_matmul: CData
     mpscffi_name: CData
     mpscffi_name_versioned: CData
@@ -138,7 +147,6 @@ class Lib:
     mpscffi_stream_offset: CData
     mpscffi_stream_set: CData
     mpscffi_stream_take: CData
-    mpscffi_unmap: CData
     mpscffi_used: CData
     mpscffi_used_versioned: CData
     MPSCFFI_COPY_ON_WRITE: int

@@ -1,4 +1,4 @@
-"""Arrays over memory that was there before: of NumPy, behind a foreign pointer, in a file.
+"""Arrays over memory that was there before: of NumPy, behind a foreign pointer, of another Metal program, in a file.
 
 A device can take over whole pages only, so address and length have to be multiples of its page size, 16384 bytes.
 """
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from mpscffi._callbacks import ReleaseFunction, check_callable, discard, due, keep
+from mpscffi._callbacks import ReleaseFunction, check_callable, discard, due, keep, new_user
 from mpscffi._ffi import check, ffi, lib
+from mpscffi._handle import Handle
 from mpscffi._warning import outside
 from mpscffi.array import Array, Lease, _allocate, _check_layout, _filled_from, _sizes, array_over
 from mpscffi.device import Device, current_device
@@ -28,37 +29,41 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["from_file", "from_numpy", "from_pointer"]
+    #: Creates a buffer. Takes the ``mps_release_fn`` to be called at its end, not if this fails; the user pointer for
+    #: that; and where the buffer comes to. Returns the ``mps_status``.
+    Create = Callable[[Any, Any, Any], int]
+
+__all__ = ["from_file", "from_native", "from_numpy", "from_pointer"]
 
 _MODES = {"r": (lib.MPSCFFI_READ, os.O_RDONLY), "r+": (lib.MPSCFFI_WRITE, os.O_RDWR),
           "c": (lib.MPSCFFI_COPY_ON_WRITE, os.O_RDONLY)}  # fmt: skip
 
 
-def block_over(device: Device, address: int, length: int, release: Any, user: Any) -> Block:
-    """Return a block over host memory; it counts for nothing in the statistics.
-
-    Parameters
-    ----------
-    device : Device
-        What is to use it.
-    address, length : int
-        Whole pages.
-    release : cdata
-        An ``mps_release_fn`` to be called when nobody uses the memory any more; not if this raises.
-    user : cdata
-        What it is called with.
-    """
+def over_memory(device: Device, address: int, length: int) -> Create:
+    """Return what creates a buffer over host memory: whole pages."""
     desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": length})
-    out = ffi.new("mps_buffer **")
-    check(lib.mps_buffer_create_no_copy(device._pointer, ffi.cast("void *", address), desc, release, user, out))
-    return Block(device, out[0], length, Custody.uncounted(Taker(Block.release)), 0)
+    pointer = ffi.cast("void *", address)
+    return lambda release, user, out: lib.mps_buffer_create_no_copy(device._pointer, pointer, desc, release, user, out)
 
 
-def _block_of(owner: object, device: Device, address: int, length: int) -> tuple[Block, Any]:
-    """Return a block over host memory that a Python object owns, and C's user pointer for that."""
-    user = keep(owner)
+def over_native(device: Device, native: int) -> Create:
+    """Return what creates a buffer over one of the device's own, by its address."""
+    pointer = ffi.cast("void *", native)
+    return lambda release, user, out: lib.mps_buffer_create_from_native(device._pointer, pointer, release, user, out)
+
+
+def block_over(device: Device, buffer: Handle) -> Block:
+    """Return a block over a buffer that was created; it counts for nothing in the statistics."""
+    return Block(device, buffer, Custody.uncounted(Taker(Block.release)), 0)
+
+
+def _block_of(owner: object, device: Device, create: Create) -> tuple[Block, Any]:
+    """Return a block over memory that a Python object owns, and C's user pointer for that."""
+    buffer, user = Handle("buffer"), new_user()
     try:
-        return block_over(device, address, length, lib.mpscffi_let_go, user), user
+        keep(user, owner)
+        check(create(lib.mpscffi_let_go, user, buffer.out))
+        return block_over(device, buffer), user
     except BaseException:
         discard(user)
         raise
@@ -119,7 +124,7 @@ def from_numpy(array: npt.NDArray[Any], *, copy: bool | None = None) -> Array:
         if array.size:
             note_copy("from_numpy", obstacle)
         return _filled_from(array)
-    block, _ = _block_of(array, device, array.ctypes.data, array.nbytes)
+    block, _ = _block_of(array, device, over_memory(device, array.ctypes.data, array.nbytes))
     return array_over(block, dtype, array.shape, writable=array.flags.writeable)
 
 
@@ -209,15 +214,16 @@ def from_pointer(
         raise InvalidArgumentError(
             f"from_pointer: shape {sizes} of {element} takes {needed} bytes, but length says {length}"
         )
-    if release is None:
-        block = block_over(device, start, length, ffi.NULL, ffi.NULL)
-    else:
-        block = _block_to_release(device, start, length, release)
+    block = _block_to_release(device, over_memory(device, start, length), release)
     return array_over(block, element, sizes, writable=bool(writable))
 
 
-def _block_to_release(device: Device, address: int, length: int, release: Callable[[], object]) -> Block:
-    block, user = _block_of(ReleaseFunction(release), device, address, length)
+def _block_to_release(device: Device, create: Create, release: Callable[[], object] | None) -> Block:
+    if release is None:
+        buffer = Handle("buffer")
+        check(create(ffi.NULL, ffi.NULL, buffer.out))
+        return block_over(device, buffer)
+    block, user = _block_of(ReleaseFunction(release), device, create)
     token = int(ffi.cast("uintptr_t", user))
 
     def give_back(block: Block) -> None:
@@ -227,6 +233,80 @@ def _block_to_release(device: Device, address: int, length: int, release: Callab
 
     block.custody = Custody.uncounted(Taker(give_back))
     return block
+
+
+# ---- Metal buffers
+
+
+def from_native(
+    native: SupportsIndex,
+    shape: SupportsIndex | Sequence[SupportsIndex],
+    dtype: npt.DTypeLike | None = None,
+    offset: int = 0,
+    *,
+    release: Callable[[], object] | None = None,
+    writable: bool = True,
+) -> Array:
+    """Return an array over an ``id<MTLBuffer>`` that somebody else made on the Metal device in use, without a copy.
+
+    The buffer is retained as long as the array, an export of it or queued work needs it. What somebody else has queued
+    that uses it is not waited for.
+
+    Parameters
+    ----------
+    native : int
+        Address of the live object: ``objc.pyobjc_id(buffer)`` with PyObjC, :attr:`Array.native` of an array.
+    shape : int or sequence of int
+        Elements along each axis.
+    dtype : dtype-like, optional
+        float32 by default.
+    offset : int
+        Bytes before the first element. Kernels need a multiple of the element's size.
+    release : callable, optional
+        As for :func:`from_pointer`.
+    writable : bool
+        Whether arrays over it may be written.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is no buffer, of another device, or too short.
+    UnsupportedError
+        If the host device is in use, or the buffer's storage is neither shared nor private.
+    """
+    values = []
+    for name, value in (("an address", native), ("an offset", offset)):
+        try:
+            values.append(operator.index(value))
+        except TypeError:
+            raise ArgumentTypeError(
+                f"from_native: got {name} of type {type(value).__name__}, expected an integer"
+            ) from None
+    address, offset = values
+    if not 0 < address < 1 << 64:
+        raise InvalidArgumentError(f"from_native: got the address {address:#x}, expected that of an id<MTLBuffer>")
+    if release is not None:
+        check_callable(release, 0, "from_native: release")
+    sizes = _sizes((shape,), "from_native")
+    element = device_dtype(dtype)
+    _check_layout(sizes, element, "from_native")
+    device = current_device()
+    create = over_native(device, address)
+    needed, length = math.prod(sizes) * element.itemsize, native_length(device, create)
+    if not 0 <= offset <= length - needed:
+        raise InvalidArgumentError(
+            f"from_native: shape {sizes} of {element} takes {needed} bytes, but from offset {offset} on the buffer of "
+            f"{length} bytes does not have so many"
+        )
+    block = _block_to_release(device, create, release)
+    return array_over(block, element, sizes, offset, writable=bool(writable))
+
+
+def native_length(device: Device, create: Create) -> int:
+    """Return the bytes of a buffer of the device's own, which is let go of at once."""
+    buffer = Handle("buffer")
+    check(create(ffi.NULL, ffi.NULL, buffer.out))
+    return block_over(device, buffer).length
 
 
 # ---- files
@@ -280,18 +360,14 @@ def from_file(
         device = current_device()
         page = max(device.page_size, os.sysconf("SC_PAGESIZE"))
         head = offset % page
-        address = lib.mpscffi_map(file, offset - head, head + nbytes, page, access)
-        if address == ffi.NULL:
+        buffer = Handle("buffer")
+        status = lib.mpscffi_map_buffer(device._pointer, file, offset - head, head + nbytes, page, access, buffer.out)
+        if status < 0:
             raise FileError(ffi.errno, os.strerror(ffi.errno), os.fspath(path))
+        check(status)
     finally:
         os.close(file)
-    length = -(-(head + nbytes) // page) * page
-    try:
-        block = block_over(device, int(ffi.cast("uintptr_t", address)), length, lib.mpscffi_unmap, ffi.NULL)
-    except BaseException:
-        lib.mpscffi_unmap(ffi.NULL, address, length)
-        raise
-    return array_over(block, element, sizes, head, writable=mode != "r")
+    return array_over(block_over(device, buffer), element, sizes, head, writable=mode != "r")
 
 
 def _sizes_in_file(

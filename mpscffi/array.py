@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mpscffi import device as _device
 from mpscffi._ffi import check, ffi, lib
+from mpscffi._handle import Handle
 from mpscffi._warning import casting
 from mpscffi.allocator import allocator_of
 from mpscffi.device import Device, current_device
@@ -130,7 +131,8 @@ class Array:
     def __new__(cls, *args: Any, **keywords: Any) -> Array:
         """Refuse: arrays are made by functions."""
         raise ArgumentTypeError(
-            "Array: make one by empty, zeros, ones, full, asarray, from_numpy, from_dlpack, from_pointer or from_file"
+            "Array: make one by empty, zeros, ones, full, asarray, from_numpy, from_dlpack, from_pointer, "
+            "from_native or from_file"
         )
 
     def __del__(self) -> None:
@@ -202,6 +204,17 @@ class Array:
     def handle(self) -> Any:
         """The ``mps_buffer *`` of the C library, borrowed; the array begins :attr:`offset` bytes into it."""
         return self._block.pointer
+
+    @property
+    def native(self) -> int | None:
+        """The address of the device's own buffer, an ``id<MTLBuffer>`` on Metal; None on the host device.
+
+        Borrowed: keep the array, or retain the object. The array begins :attr:`offset` bytes into it. What is encoded
+        elsewhere does not wait for the work of streams: call :func:`~mpscffi.synchronize` first.
+        """
+        out = ffi.new("void **")
+        check(lib.mps_buffer_native(self._block.pointer, out))
+        return int(ffi.cast("uintptr_t", out[0])) or None
 
     def __repr__(self) -> str:
         # Metadata only: the contents may not be there yet, or never.
@@ -745,10 +758,10 @@ def _no_bytes(device: Device) -> Block:
     block = _empty_blocks.get(device)
     if block is None:
         desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": 16})
-        out = ffi.new("mps_buffer **")
-        check(lib.mps_buffer_create(device._pointer, desc, out))
+        handle = Handle("buffer")
+        check(lib.mps_buffer_create(device._pointer, desc, handle.out))
         # It counts for nothing, and stays.
-        block = Block(device, out[0], 16, Custody.uncounted(Taker(_keep)), 0)
+        block = Block(device, handle, Custody.uncounted(Taker(_keep)), 0)
         block = _empty_blocks.setdefault(device, block)
     return block
 

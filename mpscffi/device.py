@@ -102,10 +102,9 @@ class Device(ProcessBound):
             raise InvalidArgumentError(f'Device: got backend {backend!r}, expected "metal" or "host"')
         if index < 0:
             raise InvalidArgumentError(f"Device: got index {index}, expected 0 or more")
-        out = ffi.new("mps_device **")
-        check(lib.mps_device_create(_KINDS[backend], index, out))
-        self._handle = Handle(out[0], lib.mps_device_release)
-        self._pointer = out[0]
+        self._handle = Handle("device")
+        check(lib.mps_device_create(_KINDS[backend], index, self._handle.out))
+        self._pointer = self._handle.pointer
         self._allocator = None
         self._default_stream = None
         info = ffi.new("mps_device_info *", {"struct_size": ffi.sizeof("mps_device_info")})

@@ -1,7 +1,7 @@
 """Exchange of arrays with other packages by DLPack: legacy and versioned capsules, both ways.
 
-Memory is unified, so an array is exported as the CPU's unless its Metal buffer is asked for. What is imported has to
-lie where the CPU sees it.
+Memory is unified, so an array is exported as the CPU's unless its Metal buffer is asked for. What is imported lies
+where the CPU sees it, or is a Metal buffer of the device in use.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mpscffi import device as _device
-from mpscffi._callbacks import discard, keep
+from mpscffi._callbacks import discard, keep, new_user
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.adopt import block_over, note_copy, page_fault
+from mpscffi._handle import Handle
+from mpscffi.adopt import block_over, native_length, note_copy, over_memory, over_native, page_fault
 from mpscffi.array import Array, _c_strides, _filled_from, array_over
 from mpscffi.device import current_device
 from mpscffi.dtypes import device_dtype
@@ -25,6 +26,9 @@ from mpscffi.stream import wait_for_block
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from mpscffi.adopt import Create
+    from mpscffi.memory.block import Block
 
 __all__ = ["default_device", "export", "from_dlpack"]
 
@@ -60,11 +64,18 @@ def _python(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_capsule_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _capsule_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _capsule_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
 _capsule_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
-_capsule_end = int(ffi.cast("uintptr_t", ffi.addressof(lib, "mpscffi_capsule_end")))
+
+
+def _own(name: str, result: Any, argument: Any) -> Any:
+    return ctypes.PYFUNCTYPE(result, argument)(int(ffi.cast("uintptr_t", ffi.addressof(lib, name))))
+
+
+# These take and return Python objects, as no function of cffi's does.
+_capsule_with = _own("mpscffi_capsule", ctypes.py_object, ctypes.c_void_p)
+_capsule_spend = _own("mpscffi_capsule_spend", None, ctypes.py_object)
 
 
 # ---- out
@@ -106,21 +117,22 @@ def export(array: Array, stream: Any, max_version: Any, dl_device: Any, copy: An
     numbers = ffi.new("int64_t[]", [*array.shape, *_in_elements(array)])
     data, offset = array._block.address + array._offset, 0
     if device[0] == METAL:
-        native = ffi.new("void **")
-        check(lib.mps_buffer_native(array._block.pointer, native))
-        data, offset = int(ffi.cast("uintptr_t", native[0])), array._offset
+        data, offset = array.native or 0, array._offset
     elif not array.size:
         data = 0
     wait_for_block(array._block)
     flags = (0 if array._writable else READ_ONLY) | (IS_COPIED if copy else 0)
-    token = keep(array)
-    tensor = lib.mpscffi_new_tensor(
-        versioned, flags, _dl_device(device), code, bits, data, offset, array.ndim, numbers, token
-    )
-    if not tensor:
-        discard(token)
-        raise OutOfMemoryError("__dlpack__: no memory for a DLPack tensor")
-    return _capsule_new(int(ffi.cast("uintptr_t", tensor)), _VERSIONED if versioned else _PLAIN, _capsule_end)
+    user, cell = new_user(), ffi.gc(ffi.new("mpscffi_tensor *"), lib.mpscffi_drop_tensor)
+    try:
+        keep(user, array)
+        if not lib.mpscffi_new_tensor(
+            cell, versioned, flags, _dl_device(device), code, bits, data, offset, array.ndim, numbers, user
+        ):
+            raise OutOfMemoryError("__dlpack__: no memory for a DLPack tensor")
+        return _capsule_with(int(ffi.cast("uintptr_t", cell)))
+    except BaseException:
+        discard(user)
+        raise
 
 
 @functools.cache
@@ -155,53 +167,77 @@ def _pair(value: Any, name: str) -> tuple[int, int]:
 # ---- in
 
 
-class _Tensor:
-    """What a capsule holds. It stays the capsule's until :meth:`consume`."""
+class _Layout(NamedTuple):
+    """Where the elements of a tensor lie."""
 
-    __slots__ = ("capsule", "pointer", "used", "versioned")
-
-    def __init__(self, capsule: Any) -> None:
-        for name, used, kind in (
-            (_VERSIONED, _USED_VERSIONED, "DLManagedTensorVersioned *"),
-            (_PLAIN, _USED, "DLManagedTensor *"),
-        ):
-            if _capsule_is_valid(capsule, name):
-                self.capsule = capsule
-                self.pointer = ffi.cast(kind, _capsule_pointer(capsule, name))
-                self.used = used
-                self.versioned = name == _VERSIONED
-                return
-        raise BufferError(
-            f"from_dlpack: got {capsule!r}, expected a capsule named 'dltensor' or 'dltensor_versioned' that nobody "
-            "has consumed"
-        )
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    before: int  # bytes in front of the first element
+    length: int  # bytes from the lowest element's start to the highest one's end; 0 without elements
 
     @property
-    def release(self) -> Any:
-        """The function that ends the tensor, as an ``mps_release_fn``; the pointer is its user."""
-        name = "mpscffi_delete_versioned" if self.versioned else "mpscffi_delete_tensor"
-        return ffi.addressof(lib, name)
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after the other in C order."""
+        expected = _c_strides(self.shape, self.dtype.itemsize)
+        return not self.length or all(
+            n == 1 or a == b for n, a, b in zip(self.shape, self.strides, expected, strict=True)
+        )
+
+
+class _Tensor:
+    """What a capsule holds. It stays the capsule's until :meth:`hand_over` or :meth:`spend`."""
+
+    __slots__ = ("_names", "capsule", "device", "pointer", "tensor", "versioned")
+
+    def __init__(self, capsule: Any) -> None:
+        for names, kind in (
+            ((_VERSIONED, _USED_VERSIONED), "DLManagedTensorVersioned *"),
+            ((_PLAIN, _USED), "DLManagedTensor *"),
+        ):
+            if _capsule_is_valid(capsule, names[0]):
+                self.capsule = capsule
+                self.pointer = ffi.cast(kind, _capsule_pointer(capsule, names[0]))
+                self._names = names
+                self.versioned = names[0] == _VERSIONED
+                break
+        else:
+            raise BufferError(
+                f"from_dlpack: got {capsule!r}, expected a capsule named 'dltensor' or 'dltensor_versioned' that "
+                "nobody has consumed"
+            )
+        if self.versioned and self.pointer.version.major != MAJOR:
+            version = self.pointer.version
+            raise BufferError(f"from_dlpack: got DLPack {version.major}.{version.minor}, expected {MAJOR}.x")
+        self.tensor = self.pointer.dl_tensor
+        self.device = self.tensor.device.device_type, self.tensor.device.device_id
+        _check_device(self.device)
 
     @property
     def flags(self) -> int:
         """The flags; a legacy tensor has none."""
         return int(self.pointer.flags) if self.versioned else 0
 
-    def consume(self) -> None:
-        """Take the tensor from the capsule."""
-        _capsule_rename(self.capsule, self.used)
+    def hand_over(self, create: Create) -> Block:
+        """Let a buffer own the tensor; the capsule does so until there is one."""
+        release = ffi.addressof(lib, "mpscffi_delete_versioned" if self.versioned else "mpscffi_delete_tensor")
+        buffer = Handle("buffer")
+        try:
+            _capsule_rename(self.capsule, self._names[1])
+            check(create(release, self.pointer, buffer.out))
+            return block_over(current_device(), buffer)
+        except BaseException:
+            if not buffer.pointer:
+                _capsule_rename(self.capsule, self._names[0])
+            raise
 
-    def delete(self) -> None:
-        """End a tensor that was consumed."""
-        self.release(self.pointer, ffi.NULL, 0)
+    def spend(self) -> None:
+        """Take the tensor from the capsule, and end it."""
+        _capsule_spend(self.capsule)
 
-    def seen(self) -> npt.NDArray[Any]:
-        """Check all that the tensor says of itself, and return NumPy's view of its memory."""
-        if self.versioned and self.pointer.version.major != MAJOR:
-            version = self.pointer.version
-            raise BufferError(f"from_dlpack: got DLPack {version.major}.{version.minor}, expected {MAJOR}.x")
-        tensor = self.pointer.dl_tensor
-        _check_device((tensor.device.device_type, tensor.device.device_id))
+    def layout(self) -> _Layout:
+        """Check all that the tensor says of itself, and return where its elements lie."""
+        tensor = self.tensor
         dtype = _dtype_of(tensor.dtype)
         if tensor.ndim < 0 or (tensor.ndim and tensor.shape == ffi.NULL):
             raise BufferError(f"from_dlpack: the tensor says that it has {tensor.ndim} axes, and no shape")
@@ -213,24 +249,37 @@ class _Tensor:
         else:
             strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
         if 0 in shape:
-            return np.empty(shape, dtype)
-        reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-        before = sum(min(0, step) for step in reach)
-        behind = sum(max(0, step) for step in reach) + dtype.itemsize
+            return _Layout(dtype, shape, strides, 0, 0)
         if tensor.data == ffi.NULL:
             raise BufferError(f"from_dlpack: the tensor of shape {shape} has no memory")
-        first = ffi.cast("char *", tensor.data) + tensor.byte_offset
-        view: npt.NDArray[Any] = np.ndarray(shape, dtype, ffi.buffer(first + before, behind - before), -before, strides)
+        reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+        before = -sum(min(0, step) for step in reach)
+        return _Layout(dtype, shape, strides, before, before + sum(max(0, step) for step in reach) + dtype.itemsize)
+
+    def seen(self, layout: _Layout) -> npt.NDArray[Any]:
+        """Return NumPy's view of the CPU's memory."""
+        if not layout.length:
+            return np.empty(layout.shape, layout.dtype)
+        start = ffi.cast("char *", self.tensor.data) + self.tensor.byte_offset - layout.before
+        memory = ffi.buffer(start, layout.length)
+        view: npt.NDArray[Any] = np.ndarray(layout.shape, layout.dtype, memory, layout.before, layout.strides)
         return view
 
 
 def _check_device(device: Any) -> None:
     kind, number = _pair(device, "__dlpack_device__()")
-    if kind != CPU:
-        raise BufferError(
-            f"from_dlpack: got memory of DLPack device {kind} ({_DEVICES.get(kind, 'unknown')}), number {number}, "
-            "expected the CPU's (1): bring it there first"
-        )
+    current = current_device()
+    expected = "the CPU's (1): bring it there first"
+    if kind == CPU or (kind == METAL and (current.backend, current.index) == ("metal", number)):
+        return
+    if current.backend == "metal":
+        expected = f"the CPU's (1), or that of the Metal device in use ({METAL}), number {current.index}"
+    elif kind == METAL:
+        expected = "the CPU's (1), since the host device is in use: bring it there first, or use the Metal device"
+    raise BufferError(
+        f"from_dlpack: got memory of DLPack device {kind} ({_DEVICES.get(kind, 'unknown')}), number {number}, "
+        f"expected {expected}"
+    )
 
 
 def _dtype_of(described: Any) -> np.dtype[Any]:
@@ -246,12 +295,14 @@ def _dtype_of(described: Any) -> np.dtype[Any]:
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Array:
     """Return an array over the memory of another package's, or, with a :class:`~mpscffi.errors.CopyWarning`, a copy.
 
-    Memory can be shared as by :func:`from_numpy`. A capsule whose contents cannot be taken is left as it was.
+    Memory of the CPU's can be shared as by :func:`from_numpy`, a Metal buffer of the device in use always. A capsule
+    whose contents cannot be taken is left as it was.
 
     Parameters
     ----------
     obj : object
-        Has ``__dlpack__`` and ``__dlpack_device__``, or is a capsule of theirs. Its memory is the CPU's.
+        Has ``__dlpack__`` and ``__dlpack_device__``, or is a capsule of theirs. What it has queued that writes its
+        memory is not waited for: say ``torch.mps.synchronize()``, ``mlx.core.eval(...)`` first.
     copy : bool, optional
         True: always copy. False: raise where memory cannot be shared. None: copy then, and warn.
     """
@@ -265,10 +316,37 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Array:
     else:
         raise ArgumentTypeError(f"from_dlpack: got {type(obj).__name__}, expected an object with __dlpack__")
     tensor = _Tensor(capsule)
-    values = tensor.seen()
+    layout = tensor.layout()
     if copy is False and tensor.flags & IS_COPIED:
         raise InvalidArgumentError("from_dlpack: copy=False, but the producer made a copy")
-    if not values.flags.c_contiguous:
+    if tensor.device[0] == METAL and layout.length:
+        return _from_metal(tensor, layout, bool(copy))
+    return _from_memory(tensor, layout, copy)
+
+
+def _from_metal(tensor: _Tensor, layout: _Layout, copy: bool) -> Array:
+    create = over_native(current_device(), int(ffi.cast("uintptr_t", tensor.tensor.data)))
+    length, offset = native_length(current_device(), create), tensor.tensor.byte_offset
+    start = offset - layout.before
+    if start < 0 or start + layout.length > length:
+        raise BufferError(
+            f"from_dlpack: the tensor of shape {layout.shape} takes bytes {start} to {start + layout.length} of a "
+            f"Metal buffer that has {length}"
+        )
+    array = array_over(
+        tensor.hand_over(create),
+        layout.dtype,
+        layout.shape,
+        offset,
+        None if layout.is_contiguous else layout.strides,
+        not tensor.flags & READ_ONLY,
+    )
+    return array.copy(storage=array.storage) if copy else array
+
+
+def _from_memory(tensor: _Tensor, layout: _Layout, copy: bool | None) -> Array:
+    values = tensor.seen(layout)
+    if not layout.is_contiguous:
         obstacle = f"its strides {values.strides} are not those of C order"
     else:
         obstacle = page_fault(values.ctypes.data, values.nbytes, current_device().page_size)
@@ -278,12 +356,10 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Array:
         if not copy and values.size and not tensor.flags & IS_COPIED:
             note_copy("from_dlpack", obstacle)
         array = _filled_from(values)
-        tensor.consume()
-        tensor.delete()
+        tensor.spend()
         return array
-    block = block_over(current_device(), values.ctypes.data, values.nbytes, tensor.release, tensor.pointer)
-    tensor.consume()
-    return array_over(block, values.dtype, values.shape, writable=not tensor.flags & READ_ONLY)
+    block = tensor.hand_over(over_memory(current_device(), values.ctypes.data, values.nbytes))
+    return array_over(block, layout.dtype, layout.shape, writable=not tensor.flags & READ_ONLY)
 
 
 def _capsule_of(obj: Any, copy: bool | None) -> Any:

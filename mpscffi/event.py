@@ -44,10 +44,9 @@ class Event(ProcessBound):
             raise ArgumentTypeError(f"Event: got enable_timing={enable_timing!r}, expected True or False")
         self.enable_timing = enable_timing
         self.device = current_device()
-        out = ffi.new("mps_event **")
-        check(lib.mps_event_create(self.device._pointer, out))
-        self._handle = Handle(out[0], lib.mps_event_release)
-        self._pointer = out[0]
+        self._handle = Handle("event")
+        check(lib.mps_event_create(self.device._pointer, self._handle.out))
+        self._pointer = self._handle.pointer
         #: What was recorded or signalled last.
         self._value = 0
         # What is known for good, so that it is not asked for again: a value that was reached, and the time of one.

@@ -244,7 +244,7 @@ class Recording(Stream):
     def _signal_fence(self) -> tuple[Handle, int]:
         self.refuse("waiting for a stream")
 
-    def _register(self, function: object, count: int, name: str) -> Any:
+    def _call_back(self, name: str, function: object, count: int, encode: object) -> None:
         self.refuse(f"{name}()")
 
     def _kernel_messages(self) -> Array:

@@ -265,9 +265,9 @@ class Kernel(ProcessBound):
                 "constant_count": len(keep),
             },
         )
-        out = ffi.new("mps_pipeline **")
+        pipeline = Handle("pipeline")
         try:
-            _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, out))
+            _compiler.check_compile(lib.mps_pipeline_create(self._library.pointer, desc, pipeline.out))
         except CompileError as error:
             raise error.with_traceback(None) from None
         except InvalidArgumentError as error:
@@ -277,7 +277,7 @@ class Kernel(ProcessBound):
             raise InvalidArgumentError(
                 f"{error}: give it by .specialize({missing[1]}=...), or --constant {missing[1]}=VALUE on a command line"
             ) from None
-        return Handle(out[0], lib.mps_pipeline_release)
+        return pipeline
 
     def _examine(self, pipeline: Handle) -> None:
         self._info = ffi.new("mps_pipeline_info *", {"struct_size": ffi.sizeof("mps_pipeline_info")})

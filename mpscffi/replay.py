@@ -245,9 +245,8 @@ class _Run:
     def _make_buffer(self, number: int, version: int) -> Handle:
         contents = self.bundle.contents(number, version)
         desc = ffi.new("mps_buffer_desc *", {"struct_size": ffi.sizeof("mps_buffer_desc"), "length": contents.size})
-        out = ffi.new("mps_buffer **")
-        check(lib.mps_buffer_create(current_device()._pointer, desc, out))
-        handle = Handle(out[0], lib.mps_buffer_release)
+        handle = Handle("buffer")
+        check(lib.mps_buffer_create(current_device()._pointer, desc, handle.out))
         self._memory(handle, contents.size)[:] = contents
         return handle
 
@@ -356,9 +355,9 @@ class _Run:
             },
         )
         kept.append(desc.constants)
-        out = ffi.new("mps_pipeline **")
-        _compiler.check_compile(lib.mps_pipeline_create(self.libraries[number].pointer, desc, out))
-        return Handle(out[0], lib.mps_pipeline_release)
+        pipeline = Handle("pipeline")
+        _compiler.check_compile(lib.mps_pipeline_create(self.libraries[number].pointer, desc, pipeline.out))
+        return pipeline
 
     # ---- comparing
 
@@ -436,7 +435,7 @@ def _open_library(bundle: Bundle, number: int) -> Handle:
         data = file.read()
     if path.endswith(".metal"):
         major, minor = line["language_version"]
-        pointer = library_from_source(
+        return library_from_source(
             device,
             data,
             language_version=(major, minor),
@@ -445,11 +444,10 @@ def _open_library(bundle: Bundle, number: int) -> Handle:
             defines=line["defines"],
             include_dirs=line["include_dirs"],
         )
-        return Handle(pointer, lib.mps_library_release)
     _compiler.install()
-    out = ffi.new("mps_library **")
-    _compiler.check_compile(lib.mps_library_create_from_data(device._pointer, data, len(data), out))
-    return Handle(out[0], lib.mps_library_release)
+    library = Handle("library")
+    _compiler.check_compile(lib.mps_library_create_from_data(device._pointer, data, len(data), library.out))
+    return library
 
 
 def cut(bundle: Bundle, number: int, target: str) -> None:

@@ -49,19 +49,19 @@ class ShaderLibrary(ProcessBound):
     )
 
     def __init__(
-        self, pointer: Any, device: Device, source: Source | None = None, *, is_validated: bool = False
+        self, handle: Handle, device: Device, source: Source | None = None, *, is_validated: bool = False
     ) -> None:
         self.__is_validated = is_validated or (source is not None and source.validate)
-        self.__handle = Handle(pointer, lib.mps_library_release)
+        self.__handle = handle
         self.__device = device
         self.__source = source
         self.__kernels: dict[str, Kernel] = {}
         out = ffi.new("uint32_t *")
-        check(lib.mps_library_kernel_count(pointer, out))
+        check(lib.mps_library_kernel_count(handle.pointer, out))
         text = ffi.new("char const **")
         names = []
         for i in range(out[0]):
-            check(lib.mps_library_kernel_name(pointer, i, text))
+            check(lib.mps_library_kernel_name(handle.pointer, i, text))
             names.append(ffi.string(text[0]).decode("utf-8", "replace"))
         self.__names = names
 
@@ -230,19 +230,19 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validat
     device = current_device()
     data = _metallib(source, validate) if validation.is_compiled_in(device, validate) else None
     if data is not None:
-        pointer = library_from_source(device, data, flags=lib.MPS_COMPILE_VALIDATE)
-        return ShaderLibrary(pointer, device, is_validated=True)
+        library = library_from_source(device, data, flags=lib.MPS_COMPILE_VALIDATE)
+        return ShaderLibrary(library, device, is_validated=True)
     _compiler.install()  # nothing but the host device asks it
-    out = ffi.new("mps_library **")
+    library = Handle("library")
     if isinstance(source, (bytes, bytearray)):
-        status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), out)
+        status = lib.mps_library_create_from_data(device._pointer, ffi.from_buffer(source), len(source), library.out)
     else:
-        status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), out)
+        status = lib.mps_library_create_from_file(device._pointer, os.fsencode(source), library.out)
     try:
         _compiler.check_compile(status)
     except NotFoundError as error:
         raise FileNotFoundError(str(error)) from None
-    return ShaderLibrary(out[0], device)
+    return ShaderLibrary(library, device)
 
 
 def _metallib(source: bytes | bytearray | str | os.PathLike[str], validate: bool | None) -> bytes | bytearray | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpscffi import _compiler
 from mpscffi._ffi import ffi, lib
+from mpscffi._handle import Handle
 
 if TYPE_CHECKING:
     from mpscffi.device import Device
@@ -32,8 +33,8 @@ def library_from_source(
     flags: int = 0,
     defines: Sequence[str] = (),
     include_dirs: Sequence[str] = (),
-) -> Any:
-    """Compile, and return the ``mps_library *``, which the caller owns.
+) -> Handle:
+    """Compile, and return what owns the ``mps_library *``.
 
     Parameters
     ----------
@@ -61,11 +62,11 @@ def library_from_source(
             "include_dir_count": len(paths),
         },
     )
-    out = ffi.new("mps_library **")
+    library = Handle("library")
     _compiler.check_compile(
-        lib.mps_library_create_from_source(device._pointer, ffi.from_buffer(data), len(data), options, out)
+        lib.mps_library_create_from_source(device._pointer, ffi.from_buffer(data), len(data), options, library.out)
     )
-    return out[0]
+    return library
 
 
 class Source:

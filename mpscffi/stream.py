@@ -11,7 +11,7 @@ import time
 import weakref
 
 from mpscffi import device as _device
-from mpscffi._callbacks import _running, callbacks_left, check_callable, discard, exit_deadline, register
+from mpscffi._callbacks import _running, callbacks_left, check_callable, discard, exit_deadline, new_user, register
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import Device, current_device
@@ -48,6 +48,7 @@ _OK = lib.MPS_STATUS_OK
 _TIMEOUT = lib.MPS_STATUS_TIMEOUT
 _FAILED = lib.MPS_STATUS_EXECUTION_FAILED
 _queue_wait = lib.mps_queue_wait
+_callback = lib.mps_queue_callback
 
 
 def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float | None, function: str) -> int:
@@ -143,10 +144,9 @@ class Stream(ProcessBound):
         self.label = label or f"stream {next(_numbers)}"
         text = ffi.new("char[]", self.label.encode(errors="replace"))
         desc = ffi.new("mps_queue_desc *", {"struct_size": ffi.sizeof("mps_queue_desc"), "label": text})
-        out = ffi.new("mps_queue **")
-        check(lib.mps_queue_create(self.device._pointer, desc, out))
-        self._handle = Handle(out[0], lib.mps_queue_release)
-        self._pointer = out[0]
+        self._handle = Handle("queue")
+        check(lib.mps_queue_create(self.device._pointer, desc, self._handle.out))
+        self._pointer = self._handle.pointer
         self._callback_errors: list[BaseException] = []
         self._kernel_errors: KernelErrors | None = None
         self._lock = threading.RLock()
@@ -305,8 +305,7 @@ class Stream(ProcessBound):
             Called without arguments on a thread of the library's. It may use everything but waits for this stream. What
             it raises is raised by the stream's next wait.
         """
-        user = self._register(function, 0, "add_callback")
-        self._take(user, lib.mps_queue_callback(self._pointer, lib.mpscffi_callback, user))
+        self._call_back("add_callback", function, 0, lambda user: _callback(self._pointer, lib.mpscffi_callback, user))
 
     def add_scheduled_handler(self, function: Callable[[CommandInfo], object]) -> None:
         """Call a function with a :class:`CommandInfo` when the device has taken the work that is being encoded."""
@@ -317,29 +316,31 @@ class Stream(ProcessBound):
         self._add_handler(lib.MPS_HANDLER_COMPLETED, function, "add_completed_handler")
 
     def _add_handler(self, kind: int, function: Callable[[CommandInfo], object], name: str) -> None:
-        user = self._register(function, 1, name)
-        self._take(user, lib.mps_queue_add_handler(self._pointer, kind, lib.mpscffi_handler, user))
+        self._call_back(
+            name, function, 1, lambda user: lib.mps_queue_add_handler(self._pointer, kind, lib.mpscffi_handler, user)
+        )
 
-    def _register(self, function: Callable[..., object], count: int, name: str) -> Any:
+    def _call_back(self, name: str, function: Callable[..., object], count: int, encode: Callable[[Any], int]) -> None:
+        """Have a function of so many arguments called by what `encode` encodes for a user pointer."""
         check_callable(function, count, name)
-        return register(self, function)
-
-    @staticmethod
-    def _take(user: Any, status: int) -> None:
-        if status != _OK:
+        user = new_user()
+        try:
+            register(user, self, function)
+            check(encode(user))
+        except BaseException:
             discard(user)
-            check(status)
+            raise
 
     def _signal_fence(self) -> tuple[Handle, int]:
         # Under the lock, since an event's values have to be signalled in order.
         with self._lock:
             if self._fence is None:
-                out = ffi.new("mps_event **")
-                check(lib.mps_event_create(self.device._pointer, out))
-                self._fence = Handle(out[0], lib.mps_event_release)
-            value = self._fence_value + 1
+                fence = Handle("event")
+                check(lib.mps_event_create(self.device._pointer, fence.out))
+                self._fence = fence
+            # Counted first: a value that is never signalled does no harm, one that is signalled twice would.
+            self._fence_value = value = self._fence_value + 1
             check(lib.mps_queue_signal(self._pointer, self._fence.pointer, value))
-            self._fence_value = value
             check(lib.mps_queue_commit(self._pointer, ffi.NULL))
             return self._fence, value
 

@@ -58,6 +58,8 @@ def _is_left_out(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     if (item.get_closest_marker("host_only") or "host_device" in fixtures) and "host" not in devices:
         return True
+    if "metal_device" in fixtures and "metal" not in devices:
+        return True
     return "reports_faults" in fixtures and "metal" in devices and not _is_standin()
 
 
@@ -172,6 +174,12 @@ def gate(compiled: Callable[[str], mpscffi.ShaderLibrary], device: mpscffi.Devic
 @pytest.fixture
 def host_device(device: mpscffi.Device) -> mpscffi.Device:
     """The device of tests that are about the host's alone, and left out for others, as those marked host_only are."""
+    return device
+
+
+@pytest.fixture
+def metal_device(device: mpscffi.Device) -> mpscffi.Device:
+    """The device of tests that are about Metal's objects, and left out for others."""
     return device
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpscffi._handle import Handle
     from mpscffi.device import Device
     from mpscffi.memory.heap import Heap
     from mpscffi.stream import Stream
@@ -84,6 +85,7 @@ class Block:
         "address",
         "custody",
         "device",
+        "handle",
         "inherited",
         "length",
         "others",
@@ -93,12 +95,14 @@ class Block:
         "zeroed",
     )
 
-    def __init__(self, device: Device, pointer: Any, length: int, custody: Custody, size: int) -> None:
+    def __init__(self, device: Device, handle: Handle, custody: Custody, size: int) -> None:
         info = ffi.new("mps_buffer_info *", {"struct_size": _INFO_SIZE})
-        check(_get_info(pointer, info))
+        check(_get_info(handle.pointer, info))
         self.device = device
-        self.pointer = pointer
-        self.length = length
+        #: Owns the buffer; None when it was given back, and for ranges of a heap, which own theirs in another way.
+        self.handle: Handle | None = handle
+        self.pointer = handle.pointer
+        self.length: int = info.length
         self.address = int(ffi.cast("uintptr_t", info.contents))
         self.custody = custody
         self.size = size
@@ -113,8 +117,8 @@ class Block:
 
     def release(self) -> None:
         """Give the memory back to the driver, which keeps it until queued work has done with it."""
-        pointer, self.pointer = self.pointer, ffi.NULL
-        lib.mps_buffer_release(pointer)
+        self.pointer = ffi.NULL
+        self.handle = None
 
     def shared_by_streams(self) -> None:
         """Note that several streams use it."""
