@@ -128,15 +128,14 @@ def reset_accumulated_memory_stats() -> None:
 
 
 def empty_cache() -> None:
-    """Give all cached memory back to the driver. Never touches arrays, never waits.
+    """Give all cached memory back to the driver. Never touches arrays.
 
-    Memory goes back in whole heaps, so that an array keeps the heap that it lies in. What queued work still uses comes
-    back when that work is complete, or at the next call.
+    Memory goes back in whole heaps, so that an array keeps the heap that it lies in. If queued work still uses some of
+    it, this waits for work, for 10 seconds at most: what is used then comes back when that work is complete.
     """
-    allocator = allocator_of(current_device())
-    allocator.source.commit()
-    allocator.tell("empty_cache", None, 0)
-    allocator.release_cached()
+    from mpscffi.memory import rescue
+
+    rescue.empty_cache(allocator_of(current_device()))
 
 
 def set_cache_limit(limit: int | None) -> None:

@@ -318,8 +318,51 @@ def test_empty_cache_at_any_time(kernels: Any) -> None:
     assert mpscffi.driver_allocated_memory() == driver
 
 
-def test_empty_cache_does_not_wait(gate: Any) -> None:
+def test_empty_cache_does_not_wait_for_work_on_arrays(kernels: Any, gate: Any) -> None:
+    held = mpscffi.empty(100)
+    kernels.fill(held, 1.0)
+    mpscffi.empty(1000)
     mpscffi.empty_cache()
+    assert not mpscffi.current_stream().query()
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_empty_cache_brings_memory_of_queued_work_back(kernels: Any, gate: Any, streams: int) -> None:
+    baseline = mpscffi.driver_allocated_memory()
+    array = mpscffi.empty(3 * MIB)
+    kernels.fill(array, 1.0)
+    if streams == 2:
+        with mpscffi.stream(mpscffi.Stream()):
+            kernels.fill(array, 2.0)
+    del array
+    timer = threading.Timer(0.1, gate)
+    timer.start()
+    mpscffi.empty_cache()
+    assert mpscffi.driver_allocated_memory() == baseline
+    timer.join()
+
+
+def test_a_callback_does_not_wait_for_itself(kernels: Any, room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It empties the cache, and runs out of memory, while later work of its stream waits for it."""
+    monkeypatch.setattr("mpscffi.memory.rescue.WAIT_SECONDS", 1000)
+    seen: list[Any] = []
+    stream = mpscffi.Stream()
+
+    def callback() -> None:
+        mpscffi.empty_cache()
+        try:
+            mpscffi.empty(32 * MIB)
+        except MemoryError as error:
+            seen.append(error)
+
+    room(16 * MIB)
+    with mpscffi.stream(stream):
+        array = mpscffi.empty(1000)
+        stream.add_callback(callback)
+        kernels.fill(array, 1.0)
+        del array
+    stream.synchronize(timeout=60)
+    assert [type(error) for error in seen] == [errors.OutOfMemoryError]
 
 
 def test_kernels_do_not_hold_on_to_arrays(kernels: Any) -> None:

@@ -430,22 +430,29 @@ class Allocator:
             self._drop_until(pool, excess)
         self._is_over = limit is not None and self.source.allocated() > limit
 
-    def release_cached(self, only_idle: bool = False) -> None:
+    def release_cached(self, only_idle: bool = False) -> bool:
         """Give the heaps that nothing is in back to the driver. Inside of an allocation it does nothing.
 
         Parameters
         ----------
         only_idle : bool
             Keep those that queued work still uses, since their memory would not come back now.
-        """
-        self._inside_of(self._release, only_idle)
 
-    def _release(self, only_idle: bool) -> None:
+        Returns
+        -------
+        bool
+            Whether there is memory that comes back when queued work is complete.
+        """
+        return bool(self._inside_of(self._release, only_idle))
+
+    def _release(self, only_idle: bool) -> bool:
         self._find_lost()
         self._sweep(len(self.pending.blocks))
+        awaited = bool(self.pending.blocks)
         for pool in self.pools:
-            pool.flush(busy_too=not only_idle)
+            awaited = pool.flush(busy_too=not only_idle) or awaited
             self._drop_until(pool, self.reserved.current + 1)
+        return awaited
 
     def release_from(self, pool: Pool, enough: int) -> None:
         """Give free heaps of a pool back, oldest first, until that is `enough` bytes."""

@@ -301,13 +301,18 @@ class Pool:
 
     # ---- cached blocks
 
-    def flush(self, busy_too: bool = False) -> None:
+    def flush(self, busy_too: bool = False) -> bool:
         """Make free ranges of the cached blocks that no work uses.
 
         Parameters
         ----------
         busy_too : bool
             And of those that work uses, if then nothing is left in their heap.
+
+        Returns
+        -------
+        bool
+            Whether any of those were, so that their memory only comes back when the work is complete.
         """
         for size_class in self.cached():
             size_class.hold()
@@ -319,19 +324,22 @@ class Pool:
         # Ranges of one size are used in this order: old heaps are filled, so that new ones become free.
         for block in sorted(idle, key=_place):
             self.add_range(block.vacate())
-        if busy_too:
-            self._vacate_busy(busy)
+        vacated = busy_too and self._vacate_busy(busy)
         self._let_go()
+        return vacated
 
-    def _vacate_busy(self, busy: list[HeapBlock]) -> None:
-        """Make heaps wholly free in which all that is left are cached blocks of queued work."""
+    def _vacate_busy(self, busy: list[HeapBlock]) -> bool:
+        """Make heaps wholly free in which all that is left are cached blocks of queued work; tell if there were any."""
+        vacated = False
         by_heap: dict[Heap, list[HeapBlock]] = {}
         for block in busy:
             by_heap.setdefault(block.heap, []).append(block)
         for heap, blocks in by_heap.items():
             if len(blocks) == heap.placed:
+                vacated = True
                 for block in blocks:
                     self.add_range(block.vacate())
+        return vacated
 
     def _let_go(self) -> None:
         for size_class in list(self.classes.values()):

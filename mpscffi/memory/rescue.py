@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mpscffi.memory.block import HeapBlock
     from mpscffi.memory.pool import SizeClass
 
-#: How long an allocation that finds no room waits for queued work to give up its memory.
-OUT_OF_MEMORY_SECONDS = 10.0
+#: How long queued work is waited for, so that it gives up its memory.
+WAIT_SECONDS = 10.0
 
 
 def make_room(allocator: Allocator, size: int, size_class: SizeClass, host_bound: bool) -> HeapBlock:
@@ -33,6 +33,18 @@ def make_room(allocator: Allocator, size: int, size_class: SizeClass, host_bound
     allocator.tally.failures += 1
     allocator.tell("out_of_memory", None, size)
     raise OutOfMemoryError(_explain(allocator, size_class)) from failure
+
+
+def empty_cache(allocator: Allocator) -> None:
+    """Give all cached memory back to the driver, after the work that uses it if there is any."""
+    allocator.source.commit()
+    allocator.tell("empty_cache", None, 0)
+    if allocator.release_cached():
+        allocator.source.wait(WAIT_SECONDS)
+        allocator.release_cached()
+
+
+# ---- the steps
 
 
 def run_callbacks(allocator: Allocator, size_class: SizeClass) -> None:
@@ -58,14 +70,14 @@ def release_pool(allocator: Allocator, size_class: SizeClass) -> None:
 
 def release_all(allocator: Allocator, size_class: SizeClass) -> None:
     """Wait for queued work, and give all free heaps back."""
-    allocator.source.wait(OUT_OF_MEMORY_SECONDS)
+    allocator.source.wait(WAIT_SECONDS)
     allocator.release_cached()
 
 
 def collect_garbage(allocator: Allocator, size_class: SizeClass) -> None:
     """The same after a collection of arrays in reference cycles."""
     gc.collect()
-    allocator.source.wait(OUT_OF_MEMORY_SECONDS)
+    allocator.source.wait(WAIT_SECONDS)
     allocator.release_cached()
 
 
