@@ -1,7 +1,9 @@
-"""Gives the host device its products of matrices: NumPy's, which are those of a BLAS."""
+"""Gives the host device its products of matrices: by the BLAS that NumPy brings, else by NumPy itself."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import time
 from typing import Any
@@ -17,29 +19,67 @@ from mpscffi.stream import final_calls
 __all__ = ["install"]
 
 _DTYPES = {lib.MPS_DATA_FLOAT: "float32", lib.MPS_DATA_HALF: "float16", lib.MPS_DATA_BFLOAT: "bfloat16"}
+#: What the builds of a BLAS call its functions, and whether their integers have 64 bits: NumPy's wheels, then others.
+_NAMES = (
+    ("scipy_cblas_{}64_", True),
+    ("cblas_{}64_", True),
+    ("cblas_{}$NEWLAPACK$ILP64", True),
+    ("scipy_cblas_{}", False),
+    ("cblas_{}", False),
+)
 
 _installed = False
 _lock = threading.RLock()
-#: Threads that compute a product now.
+#: Threads that compute a product now, by NumPy.
 _active: set[int] = set()
 
 
 def install() -> None:
     """Set the function, once."""
     global _installed
+    if _installed:
+        return
     with _lock:
         if not _installed:
-            check(lib.mps_matmul_set(lib.mpscffi_matmul, ffi.NULL))
+            set_function()
             final_calls.append(_uninstall)
             _installed = True
 
 
+def set_function() -> None:
+    """Set the best function that there is."""
+    if _find_blas():
+        check(lib.mps_matmul_set(ffi.addressof(lib, "mpscffi_blas_multiply"), ffi.NULL, lib.MPS_MATMUL_ANY_THREAD))
+    else:
+        # Not on any thread: Python's signal handlers run on the main one, in the midst of what it does.
+        check(lib.mps_matmul_set(lib.mpscffi_matmul, ffi.NULL, 0))
+
+
+def _find_blas() -> bool:
+    """Look for the BLAS that NumPy was linked with: its functions are found by way of the module that uses them."""
+    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
+    try:
+        library = ctypes.CDLL(core.__file__ if core is not None else None)
+    except (OSError, AttributeError):  # linked into the interpreter, say
+        return False
+    for name, is_64 in _NAMES:
+        functions = [getattr(library, name.format(function), None) for function in ("sgemm", "sgemv")]
+        if None not in functions:
+            addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)  # type: ignore[arg-type]
+            lib.mpscffi_blas_use(*addresses, is_64)
+            return True
+    return False
+
+
 def _uninstall() -> None:
-    """Let no product begin in an interpreter that ends, and those that run end, as far as they do soon."""
-    lib.mps_matmul_set(ffi.NULL, ffi.NULL)
+    """Let no product begin in a process that ends, and those that run end, as far as they do soon."""
+    lib.mps_matmul_set(ffi.NULL, ffi.NULL, 0)
     deadline = time.monotonic() + EXIT_SECONDS
-    while _active and time.monotonic() < deadline:
+    while (_active or lib.mpscffi_blas_active()) and time.monotonic() < deadline:
         time.sleep(0.002)
+
+
+# ---- by NumPy
 
 
 def _matrices(matrix: Any, count: int, address: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -51,6 +51,14 @@ void mpscffi_drop_library(mps_library **cell);
 void mpscffi_drop_pipeline(mps_pipeline **cell);
 """
 
+#: Functions of ``_blas.h`` for Python.
+BLAS = """
+void mpscffi_blas_use(uintptr_t sgemm, uintptr_t sgemv, int is_64);
+int mpscffi_blas_active(void);
+mps_status mpscffi_blas_multiply(void *user, const mps_matmul *matmul, const void *left, const void *right,
+                                 void *result);
+"""
+
 #: Functions and constants of ``_release.h``, ``_dlpack.h`` and ``_mapping.h`` for Python.
 MEMORY = """
 void mpscffi_close(void);
@@ -101,14 +109,15 @@ def header_path() -> Path:
     return Path(__file__).resolve().parent.parent / "shim" / "include" / "mpsshim.h"
 
 
-PHILOX_H, BUFFERS_H, HANDLE_H, RELEASE_H, DLPACK_H, MAPPING_H = (
+PHILOX_H, BUFFERS_H, HANDLE_H, RELEASE_H, DLPACK_H, MAPPING_H, BLAS_H = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("_philox.h", "_buffers.h", "_handle.h", "_release.h", "_dlpack.h", "_mapping.h")
+    for name in ("_philox.h", "_buffers.h", "_handle.h", "_release.h", "_dlpack.h", "_mapping.h", "_blas.h")
 )
 
 ffibuilder = FFI()
 ffibuilder.cdef(cdef_of(header_path().read_text(encoding="utf-8")) + CALLBACKS + HANDLES)
-ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + BUFFERS + cdef_of(DLPACK_H) + MEMORY)
+ffibuilder.cdef(cdef_of(PHILOX_H) + PHILOX + BUFFERS + cdef_of(DLPACK_H) + MEMORY + BLAS)
 ffibuilder.set_source(
-    "mpscffi._shim", '#include "mpsshim.h"\n' + PHILOX_H + BUFFERS_H + HANDLE_H + RELEASE_H + DLPACK_H + MAPPING_H
+    "mpscffi._shim",
+    '#include "mpsshim.h"\n' + PHILOX_H + BUFFERS_H + HANDLE_H + RELEASE_H + DLPACK_H + MAPPING_H + BLAS_H,
 )

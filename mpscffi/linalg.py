@@ -6,6 +6,7 @@ columns, and everything under ``PYTORCH_MPS_PREFER_METAL``.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 import threading
@@ -33,6 +34,8 @@ _TYPES = {
     "float16": (lib.MPS_DATA_HALF, "half"),
     "bfloat16": (lib.MPS_DATA_BFLOAT, "bfloat"),
 }
+_MATMUL = ffi.typeof("mps_matmul *")
+_MATMUL_SIZE = ffi.sizeof("mps_matmul")
 #: Rows and columns of the kernel's tiles, and threads for each.
 _TILE, _THREADS = 32, 128
 #: Results of one launch of the kernel: positions in a grid are numbers of 32 bits.
@@ -71,13 +74,14 @@ def matmul(a: Array, b: Array, *, out: Array | None = None) -> Array:
     if out is not None:
         _check_out(out, shape, a, b)
     _check_devices(a, b, *(() if out is None else (out,)))
-    if a.dtype.name not in _TYPES or a.dtype != b.dtype:
+    if a.dtype != b.dtype or _data_type(a.dtype) is None:
         return _on_cpu(a, b, out)
     result = _allocate((shape,), a.dtype, "matmul") if out is None else out
     if result.size:
         if result.device.backend == "host":
             _blas.install()
-        _multiply(a, b, result)
+        if not _queue_plain(a, b, result):
+            _multiply(a, b, result)
     return result
 
 
@@ -90,6 +94,8 @@ def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
             raise InvalidArgumentError(
                 f"matmul: operand {number} does not have enough dimensions: it has 0, at least 1 is required"
             )
+    if len(a) == len(b) == 2 and a[1] == b[0]:
+        return a[0], b[1]
     inner = b[-2] if len(b) > 1 else b[0]
     if a[-1] != inner:
         raise InvalidArgumentError(
@@ -262,7 +268,7 @@ def _multiply(a: Array, b: Array, result: Array) -> None:
         result.copy_from(np.zeros((), np.float32), non_blocking=True)
         return
     on_metal = result.device.backend == "metal"
-    own = settings().prefer_metal or (on_metal and a.dtype.name == "bfloat16")
+    own = settings().prefer_metal or (on_metal and _is_bfloat(a.dtype))
     if not own and _by_library(product):
         return
     if (own or on_metal) and all(matrix.is_aligned() for matrix in product[:3]):
@@ -272,6 +278,10 @@ def _multiply(a: Array, b: Array, result: Array) -> None:
     _multiply(a if _is_packed(a) else a.copy(), b if _is_packed(b) else b.copy(), packed)
     if packed is not result:
         result.copy_from(packed)
+
+
+def _is_bfloat(dtype: np.dtype[Any]) -> bool:
+    return _data_type(dtype) == lib.MPS_DATA_BFLOAT
 
 
 def _is_packed(array: Array) -> bool:
@@ -307,11 +317,45 @@ def _by_library(product: _Product) -> bool:
     return True
 
 
+@functools.cache
+def _data_type(dtype: np.dtype[Any]) -> int | None:
+    """Return the C library's number of an element type, None if it has no products of it."""
+    return _TYPES[dtype.name][0] if dtype.name in _TYPES else None
+
+
+def _queue_plain(a: Array, b: Array, result: Array) -> bool:
+    """Queue the product of two matrices in C order, the usual case, quickly; False if it is not that."""
+    if not (a._strides is b._strides is result._strides is None and len(a.shape) == len(b.shape) == 2):
+        return False
+    (rows, inner), columns, size = a.shape, b.shape[1], a.dtype.itemsize
+    stream = current_stream()
+    if not inner or (a._offset | b._offset | result._offset) % size or stream._recording is not None:
+        return False
+    if settings().prefer_metal or (result.device.backend == "metal" and _is_bfloat(a.dtype)):
+        return False
+    left, right, target = a._block, b._block, result._block
+    call = ffi.new(
+        _MATMUL,
+        (
+            _MATMUL_SIZE,
+            _data_type(a.dtype),
+            0,
+            1,
+            (left.pointer, a._offset, rows, inner, inner * size),
+            (right.pointer, b._offset, inner, columns, columns * size),
+            (target.pointer, result._offset, rows, columns, columns * size),
+        ),
+    )
+    stream._use((left, right, target))
+    check(lib.mps_queue_matmul(stream._pointer, call))
+    return True
+
+
 def _call(product: _Product, layouts: tuple[_Rows, _Rows, _Rows]) -> Any:
     """Return an ``mps_matmul``, filled in but for where a run's matrices lie."""
-    call = ffi.new("mps_matmul *")
-    call.struct_size = ffi.sizeof("mps_matmul")
-    call.data_type = _TYPES[product.result.array.dtype.name][0]
+    call = ffi.new(_MATMUL)
+    call.struct_size = _MATMUL_SIZE
+    call.data_type = _data_type(product.result.array.dtype)
     targets = (call.left, call.right, call.result)
     for target, matrix, layout in zip(targets, product[:3], layouts, strict=True):
         target.buffer = matrix.array._block.pointer

@@ -492,7 +492,7 @@ def test_the_variables(python: Any, device: mpscffi.Device) -> None:
 def test_an_exit_amid_products(python: Any, device: mpscffi.Device) -> None:
     script = """
         import threading, mpscffi
-        a = mpscffi.ones(300, 300)
+        a = mpscffi.ones(100, 100)
         def work(n):
             with mpscffi.stream(mpscffi.Stream()):
                 for i in range(n):
@@ -567,14 +567,78 @@ def test_products_that_are_left_behind_say_so(python: Any, device: mpscffi.Devic
 
 @pytest.mark.host_only("the function is the host device's")
 def test_a_product_without_a_function(device: mpscffi.Device) -> None:
+    from mpscffi import _blas
     from mpscffi._ffi import check, ffi, lib
 
     a = mpscffi.ones(2, 2)
     assert (a @ a).item(0) == 2
-    check(lib.mps_matmul_set(ffi.NULL, ffi.NULL))
+    check(lib.mps_matmul_set(ffi.NULL, ffi.NULL, 0))
     try:
         with pytest.raises(errors.UnsupportedError, match="mps_matmul_set"):
             a @ a
     finally:
-        check(lib.mps_matmul_set(lib.mpscffi_matmul, ffi.NULL))
+        _blas.set_function()
     assert (a @ a).item(0) == 2
+
+
+@pytest.fixture(params=["by the BLAS", "by NumPy"])
+def multiplier(request: pytest.FixtureRequest, device: mpscffi.Device) -> Iterator[None]:
+    """Have the host device multiply in one of its two ways."""
+    from mpscffi import _blas
+    from mpscffi._ffi import check, ffi, lib
+
+    _blas.install()
+    if request.param == "by NumPy":
+        check(lib.mps_matmul_set(lib.mpscffi_matmul, ffi.NULL, 0))
+    yield
+    _blas.set_function()
+
+
+@pytest.mark.host_only("the host device's functions")
+@pytest.mark.usefixtures("multiplier")
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, bfloat16])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 4, 5), (1, 40, 33), (33, 40, 1), (1, 40, 1), (64, 64, 64)], ids=str)
+@pytest.mark.parametrize("turned", ["neither", "left", "right", "both"])
+def test_both_functions_for_products(sizes: tuple[int, int, int], dtype: Any, turned: str) -> None:
+    rows, inner, columns = sizes
+    numbers = np.random.default_rng(rows + 10 * inner)
+    # Small integers, so that all sums are exact in each type.
+    left = numbers.integers(-3, 4, (3, rows, inner)).astype(dtype)
+    right = numbers.integers(-1, 2, (3, inner, columns)).astype(dtype)
+    a, b = (
+        mpscffi.asarray(np.ascontiguousarray(x.swapaxes(1, 2))).transpose(0, 2, 1) if turn else mpscffi.asarray(x)
+        for x, turn in ((left, turned in ("left", "both")), (right, turned in ("right", "both")))
+    )
+    expected = np.matmul(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+    for product, result in ((a[0], b[0]), expected[0]), ((a, b), expected), ((a, b[1]), left @ right[1]):
+        # NaN in what is overwritten must not count.
+        out = mpscffi.full(result.shape, float("nan"), dtype=dtype)
+        mpscffi.matmul(*product, out=out)
+        np.testing.assert_array_equal(out.numpy(), result.astype(dtype))
+
+
+@pytest.mark.host_only("the host device's functions")
+@pytest.mark.usefixtures("multiplier")
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+def test_all_numbers_of_16_bits_are_multiplied_by_one(dtype: Any) -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(-1, 1)
+    product = (mpscffi.asarray(numbers) @ mpscffi.ones(1, 1, dtype=dtype)).numpy()
+    np.testing.assert_array_equal(product.astype(np.float32), numbers.astype(np.float32))
+
+
+@pytest.mark.host_only("the host device's functions")
+@pytest.mark.usefixtures("multiplier")
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+def test_sums_are_rounded_to_16_bits_as_numpy_rounds(dtype: Any) -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    numbers = numbers[np.isfinite(numbers.astype(np.float32))].astype(np.float32)
+    numbers = numbers[np.abs(numbers) != np.max(numbers)]  # the one without a next number
+    # Halfway to the next number, and a little beside that: sums of two terms that are exact in float32.
+    for part in (0.5, 0.25, 0.75):
+        steps = (np.nextafter(numbers.astype(dtype), dtype(np.inf)).astype(np.float32) - numbers).astype(dtype)
+        pairs = np.stack([numbers.astype(dtype), steps], 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = (numbers + steps.astype(np.float32) * np.float32(part)).astype(dtype)
+        weights = mpscffi.asarray(np.array([[1], [part]], dtype))
+        product = (mpscffi.asarray(pairs) @ weights).numpy()[:, 0]
+        np.testing.assert_array_equal(product.astype(np.float32), expected.astype(np.float32))

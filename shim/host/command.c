@@ -2,6 +2,7 @@
 
 #include "capture.h"
 #include "capture_call.h"
+#include "matmul.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,4 +150,20 @@ void host_command_free(host_command *command) {
   }
   free(command);
   atomic_fetch_sub_explicit(&mps_pending_commands, 1, memory_order_relaxed);
+}
+
+uint64_t host_command_cost(const host_command *command) {
+  if (command->call) {
+    return UINT64_MAX; /* it waits for its turn: capture.c */
+  }
+  switch (command->kind) {
+  case HOST_COMMAND_WORK:
+    return host_work_cost(&command->work);
+  case HOST_COMMAND_MATMUL:
+    return host_matmul_cost(&command->matmul);
+  case HOST_COMMAND_SIGNAL:
+    return 0;
+  default:
+    return UINT64_MAX; /* they take as long as others like, or want a thread of the library's */
+  }
 }

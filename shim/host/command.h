@@ -44,6 +44,9 @@ void host_work_fill(host_work *work, mps_buffer *buffer, uint64_t offset, uint64
 /* Is it sure to end soon, so that a caller's thread may run it? */
 bool host_work_is_small(const host_work *work);
 
+/* Nanoseconds that it surely ends within; UINT64_MAX if nobody knows. */
+uint64_t host_work_cost(const host_work *work);
+
 /* Run it, with the pool's help if that pays. false and `fault` if it failed. */
 bool host_work_run(const host_work *work, host_fault *fault);
 
@@ -94,5 +97,8 @@ host_command *host_command_matmul(const mps_matmul *matmul);
 host_command *host_command_event(host_command_kind kind, mps_event *event, uint64_t value);
 host_command *host_command_callback(mps_callback_fn callback, void *user);
 void host_command_free(host_command *command);
+
+/* Nanoseconds that the thread that waits for it would run it for, at most; UINT64_MAX if it is not for that thread. */
+uint64_t host_command_cost(const host_command *command);
 
 #endif

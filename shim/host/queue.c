@@ -134,6 +134,12 @@ static mps_status give_up(mps_traced *traced, mps_status status) {
   return status;
 }
 
+static void add_cost(host_command_buffer *buffer, uint64_t cost) {
+  if (__builtin_add_overflow(buffer->cost, cost, &buffer->cost)) {
+    buffer->cost = UINT64_MAX;
+  }
+}
+
 /* With the lock held. The command is freed on failure. */
 static mps_status append(host_stream *stream, host_command *command, mps_traced *traced, const char *what) {
   if (!command) {
@@ -150,6 +156,7 @@ static mps_status append(host_stream *stream, host_command *command, mps_traced 
   }
   *buffer->commands_end = command;
   buffer->commands_end = &command->next;
+  add_cost(buffer, host_command_cost(command));
   count_encoded(stream);
   return MPS_STATUS_OK;
 }
@@ -227,7 +234,8 @@ mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offse
   return append_locked(stream, host_command_fill(buffer, offset, length, value), &traced, "fill");
 }
 
-/* Never at once: the function is the caller's, and may do what cannot be done with the lock held. */
+/* Not as it is encoded: the function is the caller's, and may do what cannot be done with the lock held. But the thread
+ * that waits for it may run it: host_queue_wait. */
 mps_status host_encode_matmul(mps_queue *queue, const mps_matmul *matmul) {
   mps_traced traced;
   mps_trace_matmul(&traced, queue, matmul);
@@ -281,6 +289,7 @@ mps_status host_add_handler(mps_queue *queue, mps_handler_kind kind, mps_handler
   if (status == MPS_STATUS_OK) {
     *buffer->handlers_end = entry;
     buffer->handlers_end = &entry->next;
+    buffer->cost = UINT64_MAX; /* handlers run on a thread of the library's */
     count_encoded(stream);
   } else {
     free(entry);
@@ -291,7 +300,8 @@ mps_status host_add_handler(mps_queue *queue, mps_handler_kind kind, mps_handler
 
 /* ---- committing ---- */
 
-/* With the lock held. The serial of what is committed, or of the last command buffer if nothing was encoded. */
+/* With the lock held. The serial of what is committed, or of the last command buffer if nothing was encoded. Somebody
+ * has to run it: see wake_worker. */
 static uint64_t commit(mps_queue *queue) {
   host_stream *stream = queue->impl;
   if (atomic_load_explicit(&stream->encoded, memory_order_relaxed) == 0) {
@@ -310,9 +320,6 @@ static uint64_t commit(mps_queue *queue) {
     *stream->committed_end = buffer;
     stream->committed_end = &buffer->next;
     atomic_fetch_add_explicit(&stream->in_flight, 1, memory_order_relaxed);
-    if (stream->worker_sleeps) {
-      pthread_cond_signal(&stream->work);
-    }
   } else {
     record->scheduled = true;
     mps_trace_end(&traced, record->start, record->end, record->failed ? MPS_STATUS_EXECUTION_FAILED : MPS_STATUS_OK);
@@ -326,6 +333,13 @@ static uint64_t commit(mps_queue *queue) {
   return serial;
 }
 
+/* With the lock held. */
+static void wake_worker(host_stream *stream) {
+  if (stream->committed && stream->worker_sleeps) {
+    pthread_cond_signal(&stream->work);
+  }
+}
+
 mps_status host_encode_callback(mps_queue *queue, mps_callback_fn callback, void *user) {
   host_stream *stream = queue->impl;
   mps_traced traced;
@@ -334,6 +348,7 @@ mps_status host_encode_callback(mps_queue *queue, mps_callback_fn callback, void
   mps_status status = append(stream, host_command_callback(callback, user), &traced, "callback");
   if (status == MPS_STATUS_OK) {
     commit(queue);
+    wake_worker(stream);
   }
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -359,6 +374,7 @@ mps_status host_commit(mps_queue *queue, uint64_t *serial) {
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
   uint64_t committed = commit(queue);
+  wake_worker(stream);
   await_room(stream);
   pthread_mutex_unlock(&stream->lock);
   if (serial) {
@@ -456,6 +472,7 @@ mps_status host_submit(mps_queue *queue, const mps_work *works, uint32_t count) 
   pthread_mutex_lock(&stream->lock);
   mps_status status = encode_list(queue, works, count);
   commit(queue);
+  wake_worker(stream);
   await_room(stream);
   pthread_mutex_unlock(&stream->lock);
   return status;
@@ -496,11 +513,19 @@ static bool await_completion(host_stream *stream, uint64_t serial, uint64_t time
   return is_complete(stream, serial);
 }
 
+/* What surely ends in time runs on the thread that waits: that saves waking the worker and being woken by it. */
 mps_status host_queue_wait(mps_queue *queue, uint64_t timeout) {
   host_stream *stream = queue->impl;
   pthread_mutex_lock(&stream->lock);
   uint64_t serial = commit(queue);
+  host_command_buffer *buffer = host_stream_take(stream, timeout);
+  if (!buffer) {
+    wake_worker(stream);
+  }
   pthread_mutex_unlock(&stream->lock);
+  if (buffer) {
+    host_stream_help(stream, buffer);
+  }
   if (!is_complete(stream, serial)) {
     if (host_stream_is_self(stream)) {
       return mps_fail(MPS_STATUS_INVALID_STATE,

@@ -185,6 +185,18 @@ static bool has_work(const host_stream *stream) {
   return atomic_load_explicit(&stream->in_flight, memory_order_relaxed) != 0;
 }
 
+/* With the lock held. */
+static host_command_buffer *pop(host_stream *stream) {
+  host_command_buffer *buffer = stream->committed;
+  if (buffer) {
+    stream->committed = buffer->next;
+    if (!stream->committed) {
+      stream->committed_end = &stream->committed;
+    }
+  }
+  return buffer;
+}
+
 /* The next command buffer, or NULL once the queue is closed and none is left. Called and returns with the lock held. */
 static host_command_buffer *next_command_buffer(host_stream *stream) {
   if (!stream->committed && !stream->closed) {
@@ -194,19 +206,12 @@ static host_command_buffer *next_command_buffer(host_stream *stream) {
     }
     pthread_mutex_lock(&stream->lock);
   }
-  while (!stream->committed && !stream->closed) {
+  while (stream->has_helper || (!stream->committed && !stream->closed)) {
     stream->worker_sleeps = true;
     pthread_cond_wait(&stream->work, &stream->lock);
     stream->worker_sleeps = false;
   }
-  host_command_buffer *buffer = stream->committed;
-  if (buffer) {
-    stream->committed = buffer->next;
-    if (!stream->committed) {
-      stream->committed_end = &stream->committed;
-    }
-  }
-  return buffer;
+  return pop(stream);
 }
 
 static void complete(host_stream *stream, host_command_buffer *buffer) {
@@ -237,6 +242,36 @@ static void *worker_run(void *argument) {
   pthread_mutex_unlock(&stream->lock);
   host_stream_drop(stream);
   return NULL;
+}
+
+/* ---- in its place ---- */
+
+host_command_buffer *host_stream_take(host_stream *stream, uint64_t timeout) {
+  bool is_alone = atomic_load_explicit(&stream->in_flight, memory_order_relaxed) == 1;
+  const host_command_buffer *next = stream->committed;
+  if (!is_alone || !next || next->cost == UINT64_MAX || next->cost > timeout) {
+    return NULL;
+  }
+  stream->has_helper = true;
+  /* The caller's handle may be released meanwhile. */
+  atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
+  return pop(stream);
+}
+
+void host_stream_help(host_stream *stream, host_command_buffer *buffer) {
+  const host_stream *before = self; /* a callback of another stream may be what waits */
+  self = stream;
+  run_command_buffer(stream, buffer);
+  self = before;
+  pthread_mutex_lock(&stream->lock);
+  complete(stream, buffer);
+  stream->has_helper = false;
+  if (stream->committed || stream->closed) {
+    pthread_cond_signal(&stream->work);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  free(buffer);
+  host_stream_drop(stream);
 }
 
 int host_stream_start(host_stream *stream) {

@@ -34,6 +34,7 @@ typedef struct host_command_buffer {
   mps_traced traced; /* at its commit */
   host_command *commands, **commands_end;
   host_handler *handlers, **handlers_end;
+  uint64_t cost;                    /* nanoseconds that a thread that waits for it would run it for, at most */
   char failure[HOST_FAILURE_BYTES]; /* "" or of the command that failed */
 } host_command_buffer;
 
@@ -47,6 +48,7 @@ typedef struct host_stream {
   pthread_cond_t done;  /* a command buffer is complete */
   bool has_worker;
   bool worker_sleeps;
+  bool has_helper; /* a thread that waits runs a command buffer in the worker's place */
   bool closed;
   bool stalled; /* nothing has been completed for so long that commits no longer wait for it */
   uint32_t done_sleepers;
@@ -71,10 +73,15 @@ void host_stream_drop(host_stream *stream);
 bool host_stream_run(host_stream *stream, const host_work *work, struct host_call *call, mps_traced *traced,
                      char failure[HOST_FAILURE_BYTES]);
 
+/* With the lock held: the one command buffer that is under way, if it has not begun and surely takes no longer than
+ * `timeout`. The caller runs it in the worker's place, by host_stream_help without the lock. Else NULL. */
+host_command_buffer *host_stream_take(host_stream *stream, uint64_t timeout);
+void host_stream_help(host_stream *stream, host_command_buffer *buffer);
+
 /* Start the stream's worker if it has none: 0 or an errno. The lock is held. */
 int host_stream_start(host_stream *stream);
 
-/* Is the calling thread the stream's worker, in a handler or a callback? */
+/* Is the calling thread the stream's worker, or in its place: in a handler, a callback or a function for products? */
 bool host_stream_is_self(const host_stream *stream);
 
 #endif

@@ -250,6 +250,20 @@ bool host_work_is_small(const host_work *work) {
   return (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && work->threads <= SMALL_THREADS;
 }
 
+/* Far more than it takes: a byte a nanosecond, and for a thread of a kernel without loops as long as a hundred. */
+#define THREAD_NS 100u
+
+uint64_t host_work_cost(const host_work *work) {
+  if (!work->name) {
+    return work->threads;
+  }
+  const unsigned both = MSLC_KERNEL_BOUNDED | MSLC_KERNEL_FIBERS;
+  uint64_t cost;
+  bool is_known = (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && !work->bounds &&
+                  !__builtin_mul_overflow(work->threads, THREAD_NS, &cost);
+  return is_known ? cost : UINT64_MAX;
+}
+
 /* Threadgroups to claim at once: some eight rounds for each thread, so that none waits long for the last one, but never
  * so few threads of a kernel without loops that claiming them costs more than running them. */
 static uint64_t chunk_of(const host_work *work) {

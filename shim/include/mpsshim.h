@@ -603,13 +603,18 @@ MPS_API mps_status mps_queue_matmul(mps_queue *queue, const mps_matmul *matmul);
 
 /* Computes products for the host device. The last three are where the first elements lie; row_bytes is set, and no
  * length is 0. Returns OK, or the status that the queue's failure names. It is called on a thread of the library's, on
- * several at once. */
+ * several at once, and waits for no queue. */
 typedef mps_status (*mps_matmul_fn)(void *user, const mps_matmul *matmul, const void *left, const void *right,
                                     void *result);
 
-/* Set, or with NULL remove, the host device's function for products. Work that was encoded before and has not begun
- * uses the new one; calls of the one before may be under way, and go on after the return. Since 1. */
-MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user);
+typedef enum mps_matmul_flags {
+  MPS_MATMUL_ANY_THREAD = 1 /* may also be called on the thread that waits for the product: it wakes no other */
+} mps_matmul_flags;
+
+/* Set, or with NULL remove, the host device's function for products. `flags` are mps_matmul_flags. Work that was
+ * encoded before and has not begun uses the new one; calls of the one before may be under way, and go on after the
+ * return. Errors: INVALID_ARGUMENT for unknown flags. Since 1. */
+MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user, uint32_t flags);
 
 /* ---------------------------------------------------------------- command lists */
 

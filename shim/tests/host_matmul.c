@@ -2,6 +2,9 @@
  * library on Metal. */
 #include "host_fixture.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 static _Atomic int calls;
 static _Atomic int failing;
 
@@ -160,10 +163,10 @@ static void test_list(mps_queue *queue) {
 
 static void test_functions(mps_queue *queue) {
   operands o = make_operands();
-  EXPECT_OK(mps_matmul_set(NULL, NULL));
+  EXPECT_OK(mps_matmul_set(NULL, NULL, 0));
   EXPECT_FAIL(mps_queue_matmul(queue, &o.call), UNSUPPORTED, "set one by mps_matmul_set");
   EXPECT_EQUAL(is_idle(queue), true);
-  EXPECT_OK(mps_matmul_set(multiply, &calls));
+  EXPECT_OK(mps_matmul_set(multiply, &calls, 0));
   int before = atomic_load(&calls);
   atomic_store(&failing, 1);
   EXPECT_OK(mps_queue_matmul(queue, &o.call));
@@ -177,28 +180,85 @@ static void test_functions(mps_queue *queue) {
 
   barrier_gate gate = gate_close(queue);
   EXPECT_OK(mps_queue_matmul(queue, &o.call));
-  EXPECT_OK(mps_matmul_set(NULL, NULL));
+  EXPECT_OK(mps_matmul_set(NULL, NULL, 0));
   gate_open(gate);
   EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), EXECUTION_FAILED, "was taken away before this one ran");
-  EXPECT_OK(mps_matmul_set(multiply, &calls));
+  EXPECT_OK(mps_matmul_set(multiply, &calls, 0));
   EXPECT_OK(mps_queue_matmul(queue, &o.call));
   EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
   EXPECT_FLOATS(o.result, 22, 28, 49, 64);
   free_operands(o);
 }
 
+/* ---- on whose thread ---- */
+
+static pthread_t asking, ran_on;
+static mps_queue *asked;
+static operands meanwhile;
+
+static void *encode_meanwhile(void *queue) {
+  EXPECT_OK(mps_queue_copy(queue, meanwhile.result, 0, meanwhile.left, 48, 4));
+  EXPECT_OK(mps_queue_commit(queue, NULL));
+  return NULL;
+}
+
+/* Runs while another thread gives the queue a copy of the result, which must wait for it. */
+static mps_status multiply_slowly(void *user, const mps_matmul *m, const void *left, const void *right, void *result) {
+  ran_on = pthread_self();
+  if (asked) {
+    mps_queue *queue = asked;
+    asked = NULL;
+    pthread_t thread;
+    EXPECT_EQUAL(pthread_create(&thread, NULL, encode_meanwhile, queue), 0);
+    EXPECT_EQUAL(pthread_join(thread, NULL), 0);
+    EXPECT_FAIL(mps_queue_wait(queue, MPS_FOREVER), INVALID_STATE, "one of its own handlers or callbacks");
+    usleep(20000);
+  }
+  return multiply(user, m, left, right, result);
+}
+
+/* A function that may be called anywhere runs on the thread that waits, if that has the time. */
+static void test_threads(mps_queue *queue) {
+  operands o = meanwhile = make_operands();
+  asking = pthread_self();
+  for (int any = 0; any < 2; any++) {
+    EXPECT_OK(mps_matmul_set(multiply_slowly, &calls, any ? MPS_MATMUL_ANY_THREAD : 0));
+    asked = queue;
+    first_of(o.left)[12] = -1;
+    EXPECT_OK(mps_queue_matmul(queue, &o.call));
+    EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+    EXPECT_EQUAL(pthread_equal(ran_on, asking) != 0, any == 1);
+    EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+    EXPECT_FLOATS(o.result, 22, 28, 49, 64);
+    expect_floats(o.left, 13, (const float[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22});
+    EXPECT_EQUAL(is_idle(queue), true);
+  }
+  /* Twelve products and sums do not surely end within so few nanoseconds. */
+  EXPECT_OK(mps_queue_matmul(queue, &o.call));
+  mps_status status = mps_queue_wait(queue, 11);
+  EXPECT_EQUAL(status == MPS_STATUS_OK || status == MPS_STATUS_TIMEOUT, true);
+  while (!is_idle(queue)) {
+    usleep(100);
+  }
+  EXPECT_EQUAL(pthread_equal(ran_on, asking), 0);
+  EXPECT_FAIL(mps_matmul_set(multiply, &calls, 6), INVALID_ARGUMENT, "flags are 0x6");
+  EXPECT_OK(mps_matmul_set(multiply, &calls, 0));
+  free_operands(o);
+}
+
 int main(int argc, char **argv) {
   fixture_open(argc, argv);
-  EXPECT_OK(mps_matmul_set(multiply, &calls));
+  EXPECT_OK(mps_matmul_set(multiply, &calls, 0));
   mps_queue *queue = make_queue("products");
   test_layouts(queue);
   test_order(queue);
   test_list(queue);
   if (!on_metal) {
     test_functions(queue);
+    test_threads(queue);
   }
   EXPECT_OK(mps_queue_release(queue));
-  EXPECT_OK(mps_matmul_set(NULL, NULL));
+  EXPECT_OK(mps_matmul_set(NULL, NULL, 0));
   fixture_close();
   return 0;
 }
