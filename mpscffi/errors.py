@@ -21,13 +21,13 @@ __all__ = [
     "FileError",
     "FileExistsError",
     "FileNotFoundError",
+    "ForeignObjectError",
     "ForkedError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidHandleError",
     "KernelNotFoundError",
     "LimitExceededError",
-    "ModeTypeError",
     "NotFoundError",
     "OutOfMemoryError",
     "StateError",
@@ -53,8 +53,8 @@ class ArgumentTypeError(Error, TypeError):
     """An argument is of a type, or of an element type, that cannot be taken."""
 
 
-class ModeTypeError(AttributeError, ArgumentTypeError):
-    """A profiler's mode is no text."""
+class ForeignObjectError(AttributeError, ArgumentTypeError):
+    """An argument is of a type that lacks what is asked of it, where upstream stumbles over the missing attribute."""
 
 
 class ConfigError(Error, ValueError):

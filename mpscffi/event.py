@@ -6,7 +6,7 @@ from mpscffi import device as _device
 from mpscffi._ffi import check, ffi, lib
 from mpscffi._handle import Handle, ProcessBound
 from mpscffi.device import current_device
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, StateError
+from mpscffi.errors import ArgumentTypeError, ForeignObjectError, InvalidArgumentError, StateError
 from mpscffi.stream import Stream, current_stream, wait_in_slices
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
@@ -199,7 +199,7 @@ class Event(ProcessBound):
             Like this one, recorded and made with ``enable_timing=True``.
         """
         if not isinstance(end_event, Event):
-            raise ArgumentTypeError(f"elapsed_time: got {type(end_event).__name__}, expected an Event")
+            raise ForeignObjectError(f"elapsed_time: got {type(end_event).__name__}, expected an Event")
         start, end = self._timed, end_event._timed
         if start[0] == self._value > 0 and end[0] == end_event._value > 0 and start[1] <= end[1] and not _device.forked:
             return (end[1] - start[1]) / 1e6

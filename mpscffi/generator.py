@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from mpscffi._ffi import ffi, lib
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, ForeignObjectError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -225,7 +225,7 @@ class Generator:
                 raise ArgumentTypeError(f"set_state: got a state of dtype {state.dtype}, expected uint8")
             data = (state.numpy() if isinstance(state, Array) else state).tobytes()
         else:
-            raise ArgumentTypeError(
+            raise ForeignObjectError(
                 f"set_state: got a state of type {type(state).__name__}, expected an array of uint8, or bytes"
             )
         if len(data) != STATE_SIZE:

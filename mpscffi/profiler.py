@@ -12,7 +12,7 @@ import threading
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.capture import is_capturing_metal, is_metal_capture_enabled, metal_capture
 from mpscffi.device import current_device
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, ModeTypeError, StateError
+from mpscffi.errors import ArgumentTypeError, ForeignObjectError, InvalidArgumentError, StateError
 from mpscffi.tracing import Record, Trace, read, wait_for_work
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
@@ -51,7 +51,7 @@ _ALL_SIGNPOSTS = lib.MPS_TRACE_SIGNPOST_KERNELS | lib.MPS_TRACE_SIGNPOST_COPIES 
 def _mode_flags(function: str, mode: str) -> int:
     """Return what a mode asks for; 0 for an empty one."""
     if not isinstance(mode, str):
-        raise ModeTypeError(f"{function}: got a mode of type {type(mode).__name__}, expected str")
+        raise ForeignObjectError(f"{function}: got a mode of type {type(mode).__name__}, expected str")
     flags = 0
     for token in mode.lower().replace(" ", "").split(","):
         if token and token not in _MODES:

@@ -877,6 +877,7 @@ def test_forms_of_a_state(form: str) -> None:
         (np.zeros(44, np.int8), TypeError, "expected uint8"),
         (np.zeros(11, np.uint32), TypeError, "expected uint8"),
         ([0] * 44, TypeError, "of type list"),
+        ([0] * 44, AttributeError, "of type list"),
         (None, TypeError, "of type NoneType"),
         ("x" * 44, TypeError, "of type str"),
     ],
