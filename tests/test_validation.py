@@ -395,6 +395,14 @@ def test_one_memory_in_two_arguments() -> None:
 # ---------------------------------------------------------------- how it is asked for
 
 
+def test_pointers_to_one_memory_are_equal() -> None:
+    same = kernel("kernel void k(device int *out, const device float *x, const device float *y) { out[0] = x == y; }")
+    x, out = mpscffi.zeros(8), mpscffi.zeros(1, dtype="int32")
+    for other, expected in ((x, 1), (mpscffi.zeros(8), 0), (x, 1)):
+        passes(lambda other=other: same(out, x, other, threads=1))
+        assert out.item() == expected
+
+
 def test_it_is_off_unless_asked_for() -> None:
     source = f"{HEAD}kernel void race(device int* out, {THREAD}) {{ out[0] = i; }}"
     race = mpscffi.compile_shader(source).race

@@ -68,13 +68,25 @@ static void place_table(host_validator *validator, int slot, uint64_t *used) {
   }
 }
 
+/* What a slot's pointer is made from: the same as that of an earlier slot with the same memory, since kernels compare
+ * pointers to see whether they were given one buffer twice. */
+static uint64_t extent_of(const host_validator *validator, int slot) {
+  const host_extent *own = &validator->buffers[slot];
+  for (int other = 0; other < slot; other++) {
+    if (validator->buffers[other].memory == own->memory && validator->buffers[other].length == own->length) {
+      return (uint64_t)other;
+    }
+  }
+  return (uint64_t)slot;
+}
+
 static void place_buffers(host_validator *validator) {
   uint64_t used = ARENA_EXTENT + 1;
   for (int slot = 0; slot < MSLC_BUFFER_SLOTS; slot++) {
     char *memory = validator->work->launch.buffers[slot];
     uint64_t length = validator->work->bounds->buffers[slot];
     validator->buffers[slot] = (host_extent){memory, length, slot, 0, false, false};
-    validator->launch.buffers[slot] = memory != NULL ? (void *)(uintptr_t)pointer_to((uint64_t)slot) : NULL;
+    validator->launch.buffers[slot] = memory != NULL ? (void *)(uintptr_t)pointer_to(extent_of(validator, slot)) : NULL;
     place_table(validator, slot, &used);
   }
 }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import packages
 import pytest
 
 import mpscffi
@@ -25,27 +24,6 @@ VERSION = "0.14.0"
 
 
 # ---- tinygrad, with this package as its METAL device
-
-
-def _installed() -> Path:
-    """Install tinygrad apart from everything else, once for all runs of the tests."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpscffi-tests"
-    target = cache / f"tinygrad-{VERSION}"
-    if target.exists():
-        return target
-    partial = cache / f"{target.name}.{os.getpid()}"
-    options = ["--no-deps", "--disable-pip-version-check", "--retries=1", "--timeout=10", f"--target={partial}"]
-    command = [sys.executable, "-m", "pip", "install", *options, f"tinygrad=={VERSION}"]
-    pip = subprocess.run(command, capture_output=True, text=True, check=False)
-    if pip.returncode:
-        shutil.rmtree(partial, ignore_errors=True)
-        reason = (pip.stderr.strip().splitlines() or ["no reason given"])[-1]
-        pytest.skip(f"tinygrad {VERSION} cannot be installed, are there a network and pip? {reason}")
-    try:
-        partial.rename(target)
-    except OSError:  # another run was faster
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
 
 
 def _c_compiler(directory: Path) -> str:
@@ -71,7 +49,7 @@ def tinygrad(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setenv("CC", _c_compiler(directory))
         patch.setenv("CACHEDB", str(directory / "cache.db"))
         patch.setenv("PARALLEL", "0")  # else kernels are written in processes that know of no METAL device
-        patch.syspath_prepend(str(_installed()))
+        patch.syspath_prepend(str(packages.installed("tinygrad", VERSION)))
         import tinygrad
         import tinygrad_metal
 
