@@ -10,10 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
-from test_build import ROOT, environment, installed_only, needs
+from test_build import ROOT, installed_only, needs
 
 PAGE = (ROOT / "docs" / "other-languages.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -56,8 +57,9 @@ OPTIONAL = {
 def run_in(directory: Path, word: str) -> str:
     """Run a block of the page in a copy of the examples."""
     shutil.copytree(ROOT / "examples", directory / "examples")
-    variables = environment() | {"GOCACHE": str(directory / "go"), "GO111MODULE": "off"}
-    variables["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), variables["PATH"]])
+    variables = {**os.environ, "GOCACHE": str(directory / "go"), "GO111MODULE": "off"}
+    places = [os.path.dirname(sys.executable), sysconfig.get_path("scripts"), os.environ["PATH"]]
+    variables["PATH"] = os.pathsep.join(places)  # as in an environment that is active
     script = f"set -eu\n{block('package=')}{block(word)}"
     done = subprocess.run(
         ["bash", "-c", script],

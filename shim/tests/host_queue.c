@@ -418,6 +418,25 @@ static void test_handler_chain(void) {
   EXPECT_EQUAL(live_objects().queues, queues);
 }
 
+/* After a failure, and of a queue that nobody holds any more: each is called, and once. */
+static void test_calls_after_the_end(void) {
+  journal journal = {.queue = make_queue("released"), .caller = pthread_self()};
+  mps_pipeline *wild = make_pipeline("wild");
+  run(journal.queue, wild, NULL, NULL, 1);
+  EXPECT_OK(mps_queue_add_handler(journal.queue, MPS_HANDLER_COMPLETED, on_completed, &journal));
+  EXPECT_OK(mps_queue_commit(journal.queue, NULL));
+  EXPECT_OK(mps_queue_add_handler(journal.queue, MPS_HANDLER_COMPLETED, on_completed, &journal)); /* of nothing else */
+  EXPECT_OK(mps_queue_release(journal.queue));
+  while (atomic_load(&journal.count) < 2) {
+    sleep_ms(1);
+  }
+  sleep_ms(10);
+  EXPECT_EQUAL(strcmp(journal.order, "cc"), 0);
+  EXPECT_EQUAL(journal.last.serial, 2);
+  EXPECT_EQUAL(journal.last.status, MPS_STATUS_OK);
+  EXPECT_OK(mps_pipeline_release(wild));
+}
+
 /* ---- failures ---- */
 
 /* At once and queued: the rest of the command buffer is skipped, its signals are not, and the next one runs. */
@@ -613,6 +632,7 @@ int main(int argc, char **argv) {
   test_back_pressure();
   test_handlers();
   test_handler_chain();
+  test_calls_after_the_end();
   test_failure();
   test_copy_failure();
   test_release_with_work();
