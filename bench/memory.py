@@ -80,16 +80,28 @@ def show_told(report: Report) -> None:
         print(f"{title}: told {duration(told)}, here {duration(ours)}: {told / ours:.0f} times less (wanted: 20)")
 
 
-def show_cold() -> None:
+def held_seconds(function: Any, count: int, shape: tuple[int, ...]) -> float:
+    """Return what it takes to make so many arrays, the interpreter's collections included."""
+    gc.collect()
+    mps.empty_cache()
+    start = time.thread_time()
+    held = [function(shape) for _ in range(count)]
+    spent = time.thread_time() - start
+    del held
+    return spent
+
+
+def show_cold(torch: Any) -> None:
     """Print what the first arrays cost, whose memory nobody has had before."""
     for title, count, shape in (("1000 x (128, 128)", 1000, (128, 128)), ("100000 x (1, 1)", 100_000, (1, 1))):
-        gc.collect()
-        mps.empty_cache()
-        start = time.thread_time()
-        held = [mps.empty(shape) for _ in range(count)]
-        spent = time.thread_time() - start
-        print(f"{title} with an empty cache: {duration(spent)}, {TOLD[title] / spent:.1f} times less than told")
-        del held
+        spent = held_seconds(mps.empty, count, shape)
+        gc.disable()
+        without = held_seconds(mps.empty, count, shape)
+        gc.enable()
+        text = f"{duration(spent)}, without the interpreter's collections {duration(without)}"
+        if torch is not None:
+            text += f", torch {duration(held_seconds(torch.empty, count, shape))}"
+        print(f"{title} with an empty cache: {text}; {TOLD[title] / spent:.1f} times less than told")
 
 
 def show_curve() -> None:
@@ -121,7 +133,7 @@ def main() -> None:
     """Measure and print."""
     report = Report("Allocation, in thread CPU time")
     torch = torch_peer(report)
-    show_cold()
+    show_cold(torch)
     report.add(measure(cases(torch), cpu_time=True))
     report.add(measure(held_cases(torch), rounds=9, cpu_time=True))
     finish(report)

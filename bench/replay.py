@@ -3,6 +3,7 @@
 python bench/replay.py                      # a week: 1e6 operations, 1 byte to 2 GiB
 python bench/replay.py memory.json          # what save_memory_snapshot("memory.json") wrote while a log was kept
 python bench/replay.py memory.json --high 0.5 --cache-limit 1000000000
+python bench/replay.py memory.json --lag 50 # work uses an array's memory for 50 operations more after it was dropped
 """
 
 from __future__ import annotations
@@ -11,21 +12,43 @@ import argparse
 import json
 import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpscffi.errors import OutOfMemoryError
 from mpscffi.memory.allocator import Allocator
 from mpscffi.memory.block import HeapBlock
 from mpscffi.memory.block import give_back as give
-from mpscffi.memory.simulated import GIB, SimulatedMemory
+from mpscffi.memory.simulated import GIB, SimulatedMemory, SimulatedStream
 from mpscffi.memory.sizes import readable
 from mpscffi.memory.statistics import statistics
 
-#: An operation: what it is, the number of the allocation, its bytes, whether it is private.
-Operation = tuple[str, int, int, bool]
+
+class Operation(NamedTuple):
+    """One entry of a log.
+
+    Attributes
+    ----------
+    kind
+        "allocate", "free" or "empty_cache".
+    number
+        Of the allocation.
+    size
+        Bytes asked for.
+    private
+        Whether the CPU cannot see the memory.
+    stream
+        Which stream it was allocated for, or whose work may still use what is freed.
+    """
+
+    kind: str
+    number: int = 0
+    size: int = 0
+    private: bool = False
+    stream: str | None = None
 
 
 @dataclass
@@ -52,7 +75,7 @@ def logged(events: list[dict[str, Any]]) -> Iterator[Operation]:
     for event in events:
         if event["action"] in ("allocate", "free", "empty_cache"):
             private = str(event.get("pool", "")).startswith("private")
-            yield event["action"], event.get("id", 0), event["size"], private
+            yield Operation(event["action"], event.get("id", 0), event["size"], private, event.get("stream"))
 
 
 def week(operations: int, seed: int = 1, most: int = 12 * GIB) -> Iterator[Operation]:
@@ -67,20 +90,20 @@ def week(operations: int, seed: int = 1, most: int = 12 * GIB) -> Iterator[Opera
     for number in range(operations):
         if number % (operations // 7 or 1) == operations // 7 - 1:
             for one in list(live):
-                yield "free", one, 0, False
+                yield Operation("free", one)
             live.clear()
             held = 0
-            yield "empty_cache", 0, 0, False
+            yield Operation("empty_cache")
             continue
         size = rng.choice(usual) if rng.random() < 0.8 else int(2 ** rng.uniform(0, 31))
         if live and (rng.random() < 0.48 or held + size > most):
             one = next(iter(live)) if rng.random() < 0.2 else rng.choice(list(live)[-50:])
             held -= live.pop(one)
-            yield "free", one, 0, False
+            yield Operation("free", one)
         elif held + size <= most:
             live[number] = size
             held += size
-            yield "allocate", number, size, False
+            yield Operation("allocate", number, size)
 
 
 def replay(
@@ -90,16 +113,28 @@ def replay(
     low: float,
     cache: int | None = None,
     total: int = 1_000_000,
+    lag: int = 0,
 ) -> Outcome:
-    """Run operations on an allocator over a simulated device."""
+    """Run operations on an allocator over a simulated device.
+
+    A stream's work goes on using what it has used for `lag` operations after that was freed.
+    """
     allocator = Allocator(memory, high, low)
     allocator.cache_limit = cache
     outcome = Outcome(allocator=allocator)
     live: dict[int, HeapBlock] = {}
+    streams = {memory.default.label: memory.default}
+    running: deque[tuple[int, SimulatedStream, int]] = deque()
     start = time.thread_time()
-    for kind, number, size, private in operations:
+    for kind, number, size, private, label in operations:
         outcome.operations += 1
+        while running and running[0][0] <= outcome.operations:
+            _, stream, pointer = running.popleft()
+            stream.uses.discard(pointer)
+        if label is not None and label not in streams:
+            streams[label] = memory.stream(label)
         if kind == "allocate":
+            memory.current = streams.get(label or "", memory.default)
             try:
                 live[number] = allocator.take(size, private=private)
             except OutOfMemoryError:
@@ -107,6 +142,9 @@ def replay(
         elif kind == "free":
             block = live.pop(number, None)
             if block is not None:
+                if label is not None and lag:
+                    streams[label].use(block)
+                    running.append((outcome.operations + lag, streams[label], block.pointer))
                 give(block)
         else:
             allocator.release_cached()
@@ -115,6 +153,7 @@ def replay(
     outcome.seconds = time.thread_time() - start
     for block in live.values():
         give(block)
+    memory.finish()
     return outcome
 
 
@@ -163,6 +202,7 @@ def main() -> None:
     parser.add_argument("--high", type=float, help="the high watermark ratio")
     parser.add_argument("--low", type=float, help="the low watermark ratio")
     parser.add_argument("--cache-limit", type=int, help="bytes")
+    parser.add_argument("--lag", type=int, default=0, help="operations for which work goes on after a free; 0")
     options = parser.parse_args()
     if options.log is None:
         memory = SimulatedMemory(recommended=16 * GIB)
@@ -181,7 +221,7 @@ def main() -> None:
             )
         high = limits["high_ratio"] if options.high is None else options.high
         low = limits["low_ratio"] if options.low is None else options.low
-        outcome = replay(iter(events), memory, high, low, options.cache_limit, len(events))
+        outcome = replay(iter(events), memory, high, low, options.cache_limit, len(events), options.lag)
     show(outcome)
 
 

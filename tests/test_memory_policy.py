@@ -954,6 +954,42 @@ def test_a_log_that_is_replayed_comes_to_the_same(bench: Any, device: Any) -> No
     assert outcome.allocator.counters.current == 0
 
 
+def test_a_log_tells_streams_and_their_replay_keeps_them_apart(bench: Any, device: Any) -> None:
+    """What one stream's work still uses is not given to another one."""
+    side = mpscffi.Stream(label="side")
+    gc.collect()
+    mpscffi.empty_cache()
+    mpscffi.record_memory_history(stacks=False)
+    try:
+        first = mpscffi.zeros(5000)
+        first[:10].copy_from(first[10:20], non_blocking=True)
+        del first
+        with mpscffi.stream(side):
+            second = mpscffi.empty(5000)
+        third = mpscffi.empty(5000)
+        del second, third
+        events = [event for event in mpscffi.memory_snapshot()["history"] if event["action"] in ("allocate", "free")]
+    finally:
+        mpscffi.record_memory_history(False)
+    assert [(event["action"], event["stream"]) for event in events][:4] == [
+        ("allocate", "default"),
+        ("free", "default"),
+        ("allocate", "side"),
+        ("allocate", "default"),
+    ]
+
+    def peak(lag: int) -> int:
+        outcome = bench.replay(bench.logged(events), SimulatedMemory(), 1.0, 0.9, None, len(events), lag)
+        buffers: int = sum(size_class.made for size_class in outcome.allocator.small.classes.values())
+        return buffers
+
+    # In turn: the first two share a block if the work is done, else the first and the third, whose stream is the same.
+    assert peak(0) == 2
+    assert peak(10) == 2
+    events[3]["stream"] = "side"
+    assert peak(10) == 3
+
+
 def test_a_snapshot_without_a_log_is_not_replayed(bench: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     path = tmp_path / "memory.json"
     mpscffi.save_memory_snapshot(path)

@@ -70,6 +70,8 @@ def test_the_log_and_the_stacks() -> None:
     assert json.loads(json.dumps(snapshot)) == snapshot
     allocations = [entry for entry in snapshot["history"] if entry["action"] == "allocate"]
     assert [entry["size"] for entry in allocations] == [4000, 12 * MIB]
+    assert {entry["stream"] for entry in allocations} == {mpscffi.current_stream().label}
+    assert all("stream" in entry for entry in snapshot["history"])
     assert all("test_the_log_and_the_stacks" in entry["stack"][0] for entry in allocations)
     assert all(__file__ in entry["stack"][0] for entry in allocations)
     frees = [entry["id"] for entry in snapshot["history"] if entry["action"] == "free"]

@@ -198,15 +198,15 @@ class Allocator:
             counters.current = in_pool = counters.current + size_class.size
             block = size_class.free.pop()
         except KeyError:
-            return self._find(size, host_bound, private)
+            return self._find(size, self._class_for(size, host_bound, private), host_bound)
         except IndexError:
             total.current -= size_class.size
             counters.current -= size_class.size
-            return self._find(size, host_bound, private)
+            return self._find(size, size_class, host_bound)
         block.zeroed = False
         if block.stream is not None and not self.reusable(block, host_bound):
             size_class.put_last(block)
-            return self._find(size, host_bound, private)
+            return self._find(size, size_class, host_bound)
         size_class.taken += 1
         if current > total.peak:
             total.peak = current
@@ -269,17 +269,16 @@ class Allocator:
             pool.classes[size] = found
         return found
 
-    def _find(self, size: int, host_bound: bool, private: bool) -> HeapBlock:
+    def _find(self, size: int, size_class: SizeClass, host_bound: bool) -> HeapBlock:
         """Give out a block that is not simply the last one that was given back."""
-        size_class = self._class_for(size, host_bound, private)
         block = self.attempt(size_class, host_bound)
         if block is None:
             self.tally.retries += 1
             block = make_room(self, size, size_class, host_bound)
-        home = block.home
-        home.taken += 1
-        self.counters.note_peak()
-        home.counters.note_peak()
+        block.home.taken += 1
+        for counters in (self.counters, block.home.counters):
+            if counters.current > counters.peak:
+                counters.peak = counters.current
         if self.watchers:
             self.tell("allocate", block, size)
         return block
@@ -289,7 +288,7 @@ class Allocator:
         with self.lock:
             if self._inside:
                 return self._place_apart(size_class)
-            found: HeapBlock | None = self._inside_of(self._search, size_class, host_bound)
+            found: HeapBlock | None = self._alone(self._search, size_class, host_bound)
             return found
 
     def _search(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
@@ -299,16 +298,17 @@ class Allocator:
             self._shrink()
             if self._is_over and not self.budget.fits(size_class.size):
                 return None
-        return (
-            self._from_cache(size_class, host_bound) or self._from_ranges(size_class) or self._from_new_heap(size_class)
-        )
+        found = None
+        if size_class.free or size_class.pool.is_large:
+            found = self._from_cache(size_class, host_bound)
+        return found or self._from_ranges(size_class) or self._from_new_heap(size_class)
 
     def _from_cache(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
         for candidates in (size_class, *size_class.pool.near_fits(size_class.size)):
             if self._is_over and not self.budget.fits(candidates.size):
                 break
             for _ in range(min(TRIES, len(candidates.free))):
-                block = candidates.pop()
+                block = candidates.pop(candidates.free)
                 if block is None:
                     break
                 if block.stream is None or self.reusable(block, host_bound):
@@ -331,9 +331,11 @@ class Allocator:
 
     def _occupy(self, free: HeapBlock, size_class: SizeClass) -> HeapBlock | None:
         """Make a buffer in a free range, and some more after it: where there are many of a size, more are wanted."""
-        more = min(size_class.made // 4, MAX_ROW // size_class.size, MAX_IN_ROW)
+        more = size_class.made // 4
+        if more:
+            more = min(more, MAX_ROW // size_class.size, MAX_IN_ROW)
         size_class.pool.carve(free, size_class, 1 + more)
-        block = size_class.pop_held()
+        block = size_class.pop(size_class.held)
         if more:
             size_class.let_go()
         return block
@@ -385,7 +387,7 @@ class Allocator:
             return None
         home = self._class_of(pool, heap.size, size_class.align)
         pool.fill(heap.first, home, 1)
-        return home.pop_held()
+        return home.pop(home.held)
 
     # ---- giving back to the driver
 
@@ -531,18 +533,19 @@ class Allocator:
     def _inside_of(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do work that changes pools, alone; nothing if this thread is inside of such work already."""
         with self.lock:
-            if self._inside:
-                return None
-            self._inside = True
-            try:
-                if self._dirty:
-                    self._rebuild()
-                self._dirty = True
-                result = work(*arguments)
-                self._dirty = False
-                return result
-            finally:
-                self._inside = False
+            return None if self._inside else self._alone(work, *arguments)
+
+    def _alone(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        self._inside = True
+        try:
+            if self._dirty:
+                self._rebuild()
+            self._dirty = True
+            result = work(*arguments)
+            self._dirty = False
+            return result
+        finally:
+            self._inside = False
 
     def _rebuild(self) -> None:
         """Put right what an exception left half done."""

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
@@ -22,6 +23,8 @@ class History:
 
     Parameters
     ----------
+    current_stream : callable
+        Returns the stream that the calling thread's work goes to.
     stacks : bool
         Whether to note where allocations were made.
     max_entries : int
@@ -33,9 +36,10 @@ class History:
         The allocation of each block in use, as far as it was seen, by its ``id``: a reference would look like an owner.
     """
 
-    __slots__ = ("_entries", "_numbers", "live", "stacks")
+    __slots__ = ("_current_stream", "_entries", "_numbers", "live", "stacks")
 
-    def __init__(self, stacks: bool, max_entries: int) -> None:
+    def __init__(self, current_stream: Callable[[], Any], stacks: bool, max_entries: int) -> None:
+        self._current_stream = current_stream
         self.stacks = stacks
         self.live: dict[int, dict[str, Any]] = {}
         self._entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
@@ -62,8 +66,13 @@ class History:
             if allocation is None:
                 return
             entry["id"] = allocation["id"]
+            # Whose work may still use it. A finalizer's own thread tells nothing.
+            entry["stream"] = None if subject.stream is None else subject.stream.label
+            self._entries.append(entry)
+            return
         elif kind in ("create_heap", "release_heap"):
             entry |= {"heap": subject.number, "pool": subject.pool.name}
+        entry["stream"] = self._current_stream().label
         self._entries.append(entry)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -100,4 +109,4 @@ def record(allocator: Allocator, enabled: bool, stacks: bool, max_entries: int) 
     if before is not None:
         allocator.unwatch(before)
     if enabled:
-        allocator.watch(History(bool(stacks), max_entries))
+        allocator.watch(History(allocator.source.current_stream, bool(stacks), max_entries))

@@ -89,15 +89,8 @@ class SizeClass:
         self.made = 0
         self.taken = 0
 
-    def pop(self) -> HeapBlock | None:
-        """Take the last free block, which counts as in use from before anything can lose it; None if there is none."""
-        return self._pop(self.free)
-
-    def pop_held(self) -> HeapBlock | None:
-        """Take the last block that is held, in the same way."""
-        return self._pop(self.held)
-
-    def _pop(self, blocks: list[HeapBlock]) -> HeapBlock | None:
+    def pop(self, blocks: list[HeapBlock]) -> HeapBlock | None:
+        """Take the last of `free` or `held`; it counts as in use before anything can lose it. None if there is none."""
         # No call, and so no exception of a signal handler, comes between the sums.
         self.total.current += self.size
         self.counters.current += self.size
@@ -322,8 +315,17 @@ class Pool:
             for block in size_class.held:
                 (busy if block.stream is not None and block.in_use() else idle).append(block)
         # Ranges of one size are used in this order: old heaps are filled, so that new ones become free.
+        joined: HeapBlock | None = None
         for block in sorted(idle, key=_place):
-            self.add_range(block.vacate())
+            free = block.vacate()
+            if joined is not None and joined.after is free:
+                Heap.absorb(joined, free)
+                continue
+            if joined is not None:
+                self.add_range(joined)
+            joined = free
+        if joined is not None:
+            self.add_range(joined)
         vacated = busy_too and self._vacate_busy(busy)
         self._let_go()
         return vacated

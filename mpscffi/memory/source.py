@@ -140,6 +140,8 @@ class DriverMemory:
         status = _make_buffers(heap.handle, offset, size, is_private, count, buffers, addresses)
         if status:
             check(status)
+        if count == 1:
+            return [buffers[0]], [addresses[0]]
         return ffi.unpack(buffers, count), ffi.unpack(addresses, count)
 
     def in_use(self, pointer: Any) -> bool:
