@@ -219,6 +219,7 @@ class Recording(Stream):
 
     def __init__(self, device: Device) -> None:  # not Stream's: there is no queue
         self.device = device
+        self.stream_id = -1  # no stream's
         self.label = "recording"
         self.entries: list[_Entry] = []
         self.refused: str | None = None

@@ -112,6 +112,11 @@ class Stream(ProcessBound):
         Its name in error texts and captures.
     priority : int
         One of :func:`stream_priority_range`: 0, since no device has queues of different priority.
+
+    Attributes
+    ----------
+    stream_id : int
+        0 for a device's default stream; others are counted from 1 on, and no number comes twice.
     """
 
     __slots__ = (
@@ -126,6 +131,7 @@ class Stream(ProcessBound):
         "_recording",
         "device",
         "label",
+        "stream_id",
     )
 
     def __init__(self, device: Device | None = None, *, label: str | None = None, priority: int = 0) -> None:
@@ -140,8 +146,12 @@ class Stream(ProcessBound):
             )
         if label is not None and not isinstance(label, str):
             raise ArgumentTypeError(f"Stream: got a label of type {type(label).__name__}, expected a str or None")
-        self.device = device or current_device()
-        self.label = label or f"stream {next(_numbers)}"
+        self._open(device or current_device(), label, next(_numbers))
+
+    def _open(self, device: Device, label: str | None, number: int) -> None:
+        self.device = device
+        self.stream_id = number
+        self.label = label or f"stream {number}"
         text = ffi.new("char[]", self.label.encode(errors="replace"))
         desc = ffi.new("mps_queue_desc *", {"struct_size": ffi.sizeof("mps_queue_desc"), "label": text})
         self._handle = Handle("queue")
@@ -459,7 +469,9 @@ def default_stream(device: Device | None = None) -> Stream:
 def _make_default(device: Device) -> Stream:
     with _default_lock:
         if device._default_stream is None:
-            device._default_stream = Stream(device, label="default")
+            default = Stream.__new__(Stream)
+            default._open(device, "default", 0)
+            device._default_stream = default
         return device._default_stream
 
 

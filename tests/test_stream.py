@@ -106,6 +106,11 @@ def test_any_number_of_streams(kernels: Any) -> None:
     streams = [mpscffi.Stream() for _ in range(40)]
     arrays = [mpscffi.asarray(np.full(8, i, np.int32)) for i in range(40)]
     assert len(set(streams)) == len({stream.handle for stream in streams}) == 40
+    numbers = [stream.stream_id for stream in streams]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] > 0
+    assert mpscffi.default_stream().stream_id == 0
+    assert f"stream {numbers[7]}" in repr(streams[7])
     hold = mpscffi.Event()
     hold.wait(streams[0], value=1)
     for i, stream in enumerate(streams):
