@@ -97,6 +97,12 @@ def _is_standin() -> bool:
     return any(device.name == "Stand-in GPU" for device in mpscffi.devices())
 
 
+@pytest.fixture(scope="session")
+def on_standin() -> bool:
+    """Whether the Metal device is the one of tests/standin."""
+    return _is_standin()
+
+
 @pytest.fixture(params=_backends(), scope="session")
 def _backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -6,7 +6,6 @@ import signal
 from typing import Any
 
 import pytest
-from conftest import _is_standin
 
 PRELUDE = """
 import gc, os, sys, threading, time
@@ -32,14 +31,14 @@ def hang():
 
 
 @pytest.fixture
-def run(python: Any) -> Any:
+def run(python: Any, on_standin: bool) -> Any:
     """Runs a script that begins with the prelude: on the stand-in's device, else on the host's.
 
     A GPU is not asked: some of the scripts leave kernels behind that never end.
     """
     import textwrap
 
-    backend = "metal" if _is_standin() else "host"
+    backend = "metal" if on_standin else "host"
 
     def start(script: str, *options: str, **keywords: Any) -> Any:
         return python(PRELUDE + textwrap.dedent(script), *options, **{"MPSCFFI_DEVICE": backend, **keywords})
