@@ -215,8 +215,8 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validat
     source : bytes, bytearray, str or PathLike
         The contents, or the path of the file.
     validate : bool, optional
-        Check accesses to memory at run time, as :func:`compile_shader` does; the lines are not known. By default, as
-        ``MPSCFFI_SHADER_VALIDATION`` says for metallibs; a kernel library is as it was compiled.
+        Check accesses to memory at run time, as :func:`compile_shader` does; with lines if the file has them. By
+        default, as ``MPSCFFI_SHADER_VALIDATION`` says for metallibs; a kernel library is as it was compiled.
 
     Returns
     -------
@@ -230,7 +230,11 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validat
     device = current_device()
     data = _metallib(source, validate) if validation.is_compiled_in(device, validate) else None
     if data is not None:
-        library = library_from_source(device, data, flags=lib.MPS_COMPILE_VALIDATE)
+        try:
+            library = library_from_source(device, data, flags=lib.MPS_COMPILE_VALIDATE)
+        except InvalidArgumentError as error:
+            name = "the metallib" if isinstance(source, (bytes, bytearray)) else os.fsdecode(source)
+            raise InvalidArgumentError(f"{name}: {error}") from None
         return ShaderLibrary(library, device, is_validated=True)
     _compiler.install()  # nothing but the host device asks it
     library = Handle("library")

@@ -16,6 +16,7 @@ import pytest
 import mpscffi
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.allocator import allocator_of
+from mpscffi.config import settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "interop: with another package from PyPI; runs with --interop only")
     config.addinivalue_line("markers", "host_only(why): about the host device, and not run for others")
+    config.addinivalue_line(
+        "markers",
+        "unvalidated(why): about kernels that are not validated; left out with MPSCFFI_SHADER_VALIDATION=1",
+    )
     config.addinivalue_line("markers", "linux_only(why): needs what only Linux has, and not run elsewhere")
 
 
@@ -52,6 +57,8 @@ def _is_left_out(item: pytest.Item) -> bool:
     if item.get_closest_marker("interop") and not item.config.getoption("interop"):
         return True
     if item.get_closest_marker("linux_only") and sys.platform != "linux":
+        return True
+    if item.get_closest_marker("unvalidated") and settings().shader_validation:
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     devices = [parameters["_backend"]] if "_backend" in parameters else _backends()

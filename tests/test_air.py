@@ -1146,6 +1146,7 @@ def test_kernels_without_barriers_become_vector_code(tmp_path: Path) -> None:
     assert found.tolist() == (2 * x_data).tolist()
 
 
+@pytest.mark.unvalidated("threads that race")
 def test_the_same_buffer_twice() -> None:
     """Apple's compiler takes buffers for distinct; callers do pass one twice."""
     body = Body()
@@ -1217,7 +1218,7 @@ def test_faults_are_told() -> None:
     )
     function = mpscffi.load_metallib(metallib([kernel])).wild
     function(mpscffi.zeros(1), threads=1)
-    with pytest.raises(errors.Error, match="'wild'.* wrote to"):
+    with pytest.raises(errors.Error, match="'wild'.* wrote .*address 0x40"):
         mpscffi.synchronize()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
+    pytest.mark.unvalidated("validated kernels have no debug information"),
     pytest.mark.host_only("GPUs have Xcode's debugger"),
     pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb"),
 ]

@@ -16,7 +16,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+CACHING = pytest.mark.unvalidated("validated kernels are in no cache")
+EXAMPLES = [pytest.param(page, marks=[CACHING] if page.name == "shaders.md" else []) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=[page.name for page in PAGES])
 def test_examples_give_what_they_show(page: Path, device: mpscffi.Device) -> None:
     del device
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL

@@ -107,7 +107,7 @@ SPLIT = {
     "float e = simd_shuffle(x, (lane * 7) % 32);"
     "float f = simd_shuffle_rotate_down(x, 5); float g = quad_shuffle_rotate_up(x, 1); "
     "out[i] = a + 2*b + 3*c + 4*d + 5*e + 6*f + 7*g;",
-    "strides": f"""float a = 0, b = 1; int last = -1;
+    "strides": f"""float a = 0, b = 1; int last = -1; room[t] = 0;
   for (uint k = t; k < n + 5; k += count) {{ a += in[first + k]; b = b * 2 + k; }}
   for (int k = int(lane) - 20; k <= int(sg) * 7 + 3; k += 9) {{ last = k; if (k % 2 == 0) {{ a -= in[i] * k; }} }}
   for (ushort k = ushort(t * 55); k < 56000; k += 9000) {{ b += k; room[t] = k;

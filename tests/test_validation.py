@@ -403,6 +403,7 @@ def test_pointers_to_one_memory_are_equal() -> None:
         assert out.item() == expected
 
 
+@pytest.mark.unvalidated("without a wish nothing is validated")
 def test_it_is_off_unless_asked_for() -> None:
     source = f"{HEAD}kernel void race(device int* out, {THREAD}) {{ out[0] = i; }}"
     race = mpscffi.compile_shader(source).race

@@ -14,6 +14,10 @@
 #define EXTENT_SHIFT 42
 #define EXTENT_START (UINT64_C(1) << (EXTENT_SHIFT - 1))
 #define EXTENT_MOST (UINT64_C(1) << (62 - EXTENT_SHIFT))
+/* What extents are numbered by, and what undoes it: so that an index that is wrong by far does not end in the next one.
+ */
+#define EXTENT_MIX UINT64_C(0x9e375)
+#define EXTENT_UNMIX UINT64_C(0xb94dd)
 #define ARENA_EXTENT MSLC_BUFFER_SLOTS /* all threadgroup memory; those behind it are reached through tables */
 
 /* Threadgroup memory is split once more. */
@@ -24,7 +28,7 @@
 #define ERRORS_MOST 100000u
 
 static uint64_t pointer_to(uint64_t extent) {
-  return POINTER_BIT | extent << EXTENT_SHIFT | EXTENT_START;
+  return POINTER_BIT | (extent * EXTENT_MIX & (EXTENT_MOST - 1)) << EXTENT_SHIFT | EXTENT_START;
 }
 
 uint64_t host_validate_place(uint64_t number) {
@@ -159,7 +163,7 @@ typedef struct target {
 } target;
 
 static HOST_ON_FIBER target find_target(const host_validator *validator, uint64_t pointer) {
-  uint64_t number = (pointer & (POINTER_BIT - 1)) >> EXTENT_SHIFT;
+  uint64_t number = ((pointer & (POINTER_BIT - 1)) >> EXTENT_SHIFT) * EXTENT_UNMIX & (EXTENT_MOST - 1);
   int64_t offset = (int64_t)(pointer & ((UINT64_C(1) << EXTENT_SHIFT) - 1)) - (int64_t)EXTENT_START;
   if (number == ARENA_EXTENT) {
     const int64_t half = 1 << (PLACE_SHIFT - 1);

@@ -13,12 +13,16 @@ kernel void nested(device float *x, uint i [[thread_index_in_threadgroup]]) {
     first[i] = x[i];
     if (n) {
       alignas(16) threadgroup half second[2][32];
-      threadgroup Pair pairs[4], one;
+      threadgroup Pair pairs[64], one;
       second[i % 2][i / 2] = half(first[i]);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      threadgroup Pair *p = &pairs[i % 4];
+      threadgroup Pair *p = &pairs[i];
       p->a = second[1][0];
-      one = *p;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (i == 0) {
+        one = pairs[63];
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
       x[i] = one.a;
     }
   }
