@@ -584,6 +584,16 @@ def _short(element: str) -> str:
     return next(short for short, name in _FLOATS.items() if name == element)
 
 
+# ---------------------------------------------------------------- logging
+
+
+def _log(body: _Body, name: str) -> str:
+    """Subsystem, category, os_log_type, format, and the arguments with the bytes that they take."""
+    types = ["ptr", "ptr", "i32", "ptr", "ptr", "i64"]
+    body.expect("void", types)
+    return body.call("mslc_air_os_log", "void", *(f"{kind} %a{number}" for number, kind in enumerate(types)))
+
+
 _SPECIAL: list[tuple[re.Pattern[str], Callable[[_Body, str], str]]] = [
     (_CONVERSION, _convert),
     (re.compile(r"dot\.v[234](?:bf16|f16|f32)"), _dot),
@@ -598,6 +608,7 @@ _SPECIAL: list[tuple[re.Pattern[str], Callable[[_Body, str], str]]] = [
     (re.compile(r"is_uniform\.i\d+"), _is_uniform),
     (re.compile(r"normalize_function_constant_predicate\.i8"), _predicate),
     (re.compile(r"atomic\.fence"), _fence),
+    (re.compile(r"os_log"), _log),
     (_ATOMIC, _atomic),
     (_COHERENT, _coherent),
     (re.compile(r"simdgroup_matrix_8x8_multiply_accumulate\.[\w.]+"), _multiply_accumulate),

@@ -30,7 +30,7 @@ _LINKAGE = frozenset(
     "private internal available_externally linkonce weak common appending extern_weak linkonce_odr weak_odr external "
     "dso_local dso_preemptable default hidden protected dllimport dllexport unnamed_addr local_unnamed_addr".split()
 )
-_PARAMETER_ATTRIBUTES = re.compile(
+PARAMETER_ATTRIBUTES = re.compile(
     r"\b(?:noundef|noalias|nocapture|nofree|nonnull|readonly|writeonly|readnone|returned|signext|zeroext|inreg|immarg"
     r"|captures\([^)]*\)|dereferenceable(?:_or_null)?\(\d+\)|align(?:stack)?[ (]\d+\)?)"
     r'|"[^"]*"(?:="[^"]*")?'
@@ -60,7 +60,6 @@ class Function:
         What stands before the name, linkage left out: calling convention and the result's type with its attributes.
     parameters : list of str
         As they stand, types, attributes and names.
-    is_variadic : bool
     attributes : str
         Number of its attribute group, "" for none.
     body : list of str
@@ -241,7 +240,7 @@ def leading_type(text: str) -> str:
 
 def bare_type(text: str) -> str:
     """A type with attributes around it, without them and without an address space."""
-    words = _PARAMETER_ATTRIBUTES.sub("", text).split()
+    words = PARAMETER_ATTRIBUTES.sub("", text).split()
     while words and (words[0] in _LINKAGE or words[0].endswith("cc")):
         words.pop(0)
     return flat(" ".join(words))

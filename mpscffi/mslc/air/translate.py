@@ -13,6 +13,7 @@ from .lines import LineTables
 from .metadata import kernel_info
 from .module import Module, flat, rename, split_list, symbols
 from .threadgroup import ThreadgroupVariables
+from .variadic import PARAMETER, is_variadic, lowered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,7 +144,7 @@ class _Translation:
     # ---------------------------------------------------------------- functions
 
     def _body(self, function: Function) -> str:
-        lines = function.body
+        lines = lowered(function.body, self._module.functions)
         body = "\n".join(lines)
         if any(mark in body for mark in _DROPPED_LINES):
             body = "\n".join(line for line in lines if not any(mark in line for mark in _DROPPED_LINES))
@@ -183,7 +184,7 @@ class _Translation:
     def _function(self, name: str, body: str, inline: bool) -> str:
         function = self._module.functions[name]
         parameters = []
-        for parameter in function.parameters:
+        for parameter in [*function.parameters[:-1], PARAMETER] if is_variadic(function) else function.parameters:
             text = flat(_NO_ALIAS.sub("", parameter))
             parameters.append(_ATTRIBUTES.sub("", text) if name == self._info.function else text)
         attributes = f"nounwind {_PROBED}"
