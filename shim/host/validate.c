@@ -14,8 +14,8 @@
 #define EXTENT_SHIFT 42
 #define EXTENT_START (UINT64_C(1) << (EXTENT_SHIFT - 1))
 #define EXTENT_MOST (UINT64_C(1) << (62 - EXTENT_SHIFT))
-/* What extents are numbered by, and what undoes it: so that an index that is wrong by far does not end in the next one.
- */
+/* Extents are numbered by multiples of this, and found by what undoes it: an index that is wrong by far seldom meets
+ * another one. */
 #define EXTENT_MIX UINT64_C(0x9e375)
 #define EXTENT_UNMIX UINT64_C(0xb94dd)
 #define ARENA_EXTENT MSLC_BUFFER_SLOTS /* all threadgroup memory; those behind it are reached through tables */
