@@ -149,6 +149,11 @@ class Calls:
                     return True
         return False
 
+    def size(self, kernel: Function) -> int:
+        """How many tokens there are in bodies that a kernel may reach."""
+        nodes = self._reachable_nodes(kernel)
+        return sum(node.stop - node.body for node in nodes if node.body is not None)
+
     def is_bounded(self, kernel: Function) -> bool:
         """Whether a kernel surely ends soon."""
         if self._bounds is None:

@@ -17,6 +17,10 @@ class CompileError(Exception):
         self.log = log
 
 
+class CompileTimeout(CompileError):
+    """The compiler was stopped because it took too long."""
+
+
 class CompilerMissing(Exception):
     """There is no usable compiler; the text says what to install."""
 

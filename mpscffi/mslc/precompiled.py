@@ -66,12 +66,13 @@ class Prelude:
         """
         return ["-I", INCLUDE_DIR, *self._version, "-include", PREDEFINED]
 
-    def run(self, command: list[str], directory: str) -> process.Finished:
+    def run(self, command: list[str], directory: str, *, seconds: int | None = None) -> process.Finished:
         """Run a command that uses the prelude; once more with a new one if clang refuses the one that was kept."""
-        finished = process.run(command, directory)
+        finished = process.run(command, directory, seconds=seconds)
         if finished.status and _REFUSED.search(finished.errors):
             old, self._path = self._path, self._build()
-            finished = process.run([self._path if word == old else word for word in command], directory)
+            command = [self._path if word == old else word for word in command]
+            finished = process.run(command, directory, seconds=seconds)
         return finished
 
     def has_header(self, name: str) -> bool:

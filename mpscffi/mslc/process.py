@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from .errors import CompileError, CompilerMissing, RequestError
+from .errors import CompileError, CompilerMissing, CompileTimeout, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +61,11 @@ def timeout() -> float:
     return seconds
 
 
-def took_too_long(limit: float) -> CompileError:
+def took_too_long(limit: float) -> CompileTimeout:
     """Return the error of a compile that does not end."""
-    return CompileError(f"the compiler took longer than {limit:g} seconds and was stopped (MPSCFFI_COMPILE_TIMEOUT)\n")
+    return CompileTimeout(
+        f"the compiler took longer than {limit:g} seconds and was stopped (MPSCFFI_COMPILE_TIMEOUT)\n"
+    )
 
 
 def run(command: list[str], directory: str, *, seconds: int | None = None, most_output: int = _MOST_OUTPUT) -> Finished:

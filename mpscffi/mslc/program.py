@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING
 from . import process
 from .cache import digest
 from .diagnostics import Place, Sources, error_text, translated
-from .errors import CompileError, RequestError
+from .errors import CompileError, CompileTimeout, RequestError
 from .gang import SIMPLIFY, NotGangedError, ganged
 from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
 from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
 from .rewrite import Entry, RewriteError, Rewriter
 from .split import NotSplitError, Splitter
-from .target import DEBUG, WARNINGS, compile_flags
+from .target import (
+    DEBUG,
+    LONG_TOKENS,
+    PATIENCE,
+    PLAIN_GENERATE,
+    PLAIN_SIMPLIFY,
+    QUICK_GENERATE,
+    QUICK_SIMPLIFY,
+    WARNINGS,
+    compile_flags,
+)
 from .tokens import SourceError
 from .values import literal
 
@@ -61,7 +71,7 @@ class Unit:
 
     The line `tail` and those behind it are about `entries`, one each. `is_split`: what clang says of it is not to be
     told, as its lines are not the source's. `meets`: threads wait for each other in it, and not all of them has to be a
-    fiber.
+    fiber. `is_long`: clang would take minutes to do its best.
     """
 
     text: str
@@ -72,6 +82,7 @@ class Unit:
     entries: list[Entry]
     is_split: bool = False
     meets: bool = False
+    is_long: bool = False
 
 
 class Program:
@@ -180,14 +191,16 @@ class Program:
         if finished.status:
             raise self._failure(finished, translated(finished.errors, self._locate_plain, self._sources))
 
-    def _compile(self, unit: str, arguments: list[str], output: str | None) -> process.Finished:
+    def _compile(
+        self, unit: str, arguments: list[str], output: str | None, seconds: int | None = None
+    ) -> process.Finished:
         with _Workspace() as directory:
             with open(os.path.join(directory, _UNIT), "w", encoding="utf-8", newline="\n") as file:
                 file.write(unit)
             command = self._clang(*self._prelude.arguments(), *arguments)
             if output is not None:
                 command += ["-o", output]
-            return self._prelude.run([*command, _UNIT], directory)
+            return self._prelude.run([*command, _UNIT], directory, seconds=seconds)
 
     # ---------------------------------------------------------------- check and build
 
@@ -286,12 +299,20 @@ class Program:
     ) -> None:
         unit = self.unit(kernel, constants, number)
         if unit.is_split:
-            if self._compile(unit.text, ["-c"], output).status == 0:
+            if self._is_done(lambda: self._compile(unit.text, ["-c"], output, PATIENCE)):
                 return
             unit = self.unit(kernel, constants, number, split=False)
         if unit.meets and self._compile_gang(self.unit(kernel, constants, number, split=False, gangs=True), output):
             return
         self._compile_unit(unit, output)
+
+    @staticmethod
+    def _is_done(step: Callable[[], process.Finished]) -> bool:
+        """Whether a step succeeds that there is another way for: if it takes too long, that is taken, too."""
+        try:
+            return step().status == 0
+        except CompileTimeout:
+            return False
 
     def _compile_gang(self, unit: Unit, output: str) -> bool:
         """Compile a kernel whose SIMD-groups are loops over their lanes; whether that can be."""
@@ -302,7 +323,7 @@ class Program:
             code = os.path.join(directory, "kernel.ll")
             with open(code, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
                 file.write(text)
-            if self._compile_code(["-c", "-o", output, code], directory).status:
+            if not self._is_done(lambda: self._compile_code(["-c", "-o", output, code], directory, PATIENCE)):
                 return False
         self._refuse_constructors(unit, output)
         return True
@@ -311,7 +332,7 @@ class Program:
         """Return the code of a unit's kernel, made of gangs, if it can be."""
         with _Workspace() as directory:
             code = os.path.join(directory, "kernel.ll")
-            if self._compile(unit.text, [*SIMPLIFY, "-S", "-emit-llvm"], code).status:
+            if not self._is_done(lambda: self._compile(unit.text, [*SIMPLIFY, "-S", "-emit-llvm"], code, PATIENCE)):
                 return None
             with open(code, encoding="utf-8", errors="surrogateescape") as file:
                 text = file.read()
@@ -325,10 +346,31 @@ class Program:
             with _Workspace() as directory:
                 self._compile_validated(unit, output, directory)
         elif not (self._options.debug and self._compile(self._with_lines(unit), ["-c"], output).status == 0):
-            finished = self._compile(unit.text, ["-c"], output)
+            finished = self._compile_optimized(unit, output) or self._compile_quickly(unit, output)
             if finished.status:
                 raise self._failure(finished, self._log(finished.errors, unit))
         self._refuse_constructors(unit, output)
+
+    def _compile_optimized(self, unit: Unit, output: str) -> process.Finished | None:
+        """Have clang do its best; None if that is too much for it."""
+        if unit.is_long:
+            return None
+        try:
+            finished = self._compile(unit.text, ["-c"], output, PATIENCE)
+        except CompileTimeout:
+            return None
+        return None if finished.crashed else finished
+
+    def _compile_quickly(self, unit: Unit, output: str) -> process.Finished:
+        """Compile what is too much for clang at its best: less well, and if that is too much, word by word."""
+        with _Workspace() as directory:
+            code = os.path.join(directory, "kernel.bc")
+            if self._is_done(lambda: self._compile(unit.text, [*QUICK_SIMPLIFY], code, PATIENCE)) and self._is_done(
+                lambda: self._compile_code([*QUICK_GENERATE, "-o", output, code], directory, PATIENCE)
+            ):
+                return process.Finished(0, "", "")
+            finished = self._compile(unit.text, [*PLAIN_SIMPLIFY], code)
+            return finished if finished.status else self._compile_code([*PLAIN_GENERATE, "-o", output, code], directory)
 
     def _refuse_constructors(self, unit: Unit, path: str) -> None:
         """Refuse an object file with code that runs at loading, where no fault and no endless loop would be caught.
@@ -378,11 +420,11 @@ class Program:
             file.write(text)
         self._compile_validated_code([*NO_PASSES, "-c", "-o", output, code], directory)
 
-    def _compile_code(self, arguments: list[str], directory: str) -> process.Finished:
+    def _compile_code(self, arguments: list[str], directory: str, seconds: int | None = None) -> process.Finished:
         """Run clang on LLVM's code."""
         flags = compile_flags(self._options.math_mode, self._toolchain.is_zig)
         flags.remove("-std=gnu++17")  # it is no C++ any more
-        return process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory)
+        return process.run([*self._toolchain.compiler, "-x", "ir", *flags, *arguments], directory, seconds=seconds)
 
     def _compile_validated_code(self, arguments: list[str], directory: str) -> None:
         finished = self._compile_code(arguments, directory)
@@ -426,7 +468,9 @@ class Program:
         self._rewritten.tokens.begin()
         values = self._constant_values(entry, constants)
         texts, pointer, arguments = self._launch(entry)
-        name, flags, output = _quoted(entry.name), self._flags(entry), self._split(entry) if split else None
+        is_long = not self._options.debug and self._rewritten.calls.size(entry.kernel.function) > LONG_TOKENS
+        name, flags = _quoted(entry.name), self._flags(entry)
+        output = self._split(entry) if split and not is_long else None
         is_split = output is not None
         if output is None:
             output = self._rewritten.output(entry.kernel)
@@ -434,14 +478,14 @@ class Program:
             flags, arguments = flags & ~_FLAG_FIBERS, Splitter.expression(arguments)
         tail = f"{texts}\n" if texts else ""
         meets = flags & (_FLAG_FIBERS | _FLAG_VALIDATED) == _FLAG_FIBERS
-        meets = meets and not self._options.fibers and not self._options.debug
+        meets = meets and not (is_long or self._options.fibers or self._options.debug)
         if gangs:
             flags |= _FLAG_GANGS
             tail += f"MSLC_GANG_THREAD({arguments})\n"
         macro = f"MSLC_KERNEL({number}, " if number else "MSLC_KERNEL_LIBRARY("
         tail += f"{macro}{name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
         unit = self._unit(values, output, tail, [entry, entry], number or "_only")
-        unit.is_split, unit.meets = is_split, meets
+        unit.is_split, unit.meets, unit.is_long = is_split, meets, is_long
         return unit
 
     def _split(self, entry: Entry) -> list[str] | None:

@@ -277,7 +277,7 @@ def _cache(identity: str) -> Cache:
 def _own_identity() -> str:
     """Return a text that changes when the compiler or the prelude does: names, sizes and times of all its files."""
     parts = []
-    for directory in ("", "/air", "/include", "/include/mslc", "/include/simd", "/metallib"):
+    for directory in ("", "/air", "/gang", "/split", "/include", "/include/mslc", "/include/simd", "/metallib"):
         with os.scandir(_HERE + directory) as entries:
             for entry in entries:
                 if entry.is_file():

@@ -70,6 +70,19 @@ WARNINGS = (
 )
 # For kernels that are looked at in a debugger.
 DEBUG = ("-O0", "-g", "-gdwarf-4", "-fno-limit-debug-info")
+# Code of thousands of statements in one function keeps LLVM busy for minutes: what it asks of the loop around them, how
+# it schedules them. So such code is compiled in two steps that are quick whatever it is: made simple as it is for
+# linking, which means before any loop is analysed, and then turned into machine code without much choice.
+QUICK_SIMPLIFY = ("-flto=thin", "-c")
+QUICK_GENERATE = ("-O1", "-Xclang", "-disable-llvm-passes", "-mllvm", "-fast-isel", "-c")
+# The last resort: code as it is written, statement by statement.
+PLAIN_SIMPLIFY = ("-Xclang", "-disable-llvm-passes", "-emit-llvm", "-c")
+PLAIN_GENERATE = ("-O0", "-c")
+# Of a kernel with so many tokens in functions it may reach, or so many lines of LLVM's code, it is clear beforehand.
+LONG_TOKENS = 16_000
+LONG_LINES = 20_000
+# CPU seconds that one step may take that has a quicker one to be replaced by.
+PATIENCE = 15
 # Metal contracts a * b + c in every mode, unless the source says otherwise.
 _MATH = {
     "safe": ("-ffp-contract=fast-honor-pragmas",),

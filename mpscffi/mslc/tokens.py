@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from . import process
@@ -86,9 +87,18 @@ class Tokens:
             self.start.append(match.start())
         self.output = list(self.text)
         self.partner = self._pair_brackets()
+        self._places: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self.text)
+
+    def places(self, name: str, start: int, stop: int) -> list[int]:
+        """Return the tokens in [start, stop) whose text is a name."""
+        if not self._places:
+            for index, text in enumerate(self.text):
+                self._places.setdefault(text, []).append(index)
+        places = self._places.get(name, [])
+        return places[bisect_left(places, start) : bisect_left(places, stop)]
 
     def begin(self) -> None:
         """Start to count the time."""

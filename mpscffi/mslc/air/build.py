@@ -15,7 +15,7 @@ from ..errors import CompileError
 from ..gang import NAMED_VALUES, SIMPLIFY, NotGangedError, ganged
 from ..instrument import NO_PASSES, SINGLE_ACCESSES, instrumented
 from ..linking import link
-from ..target import compile_flags
+from ..target import LONG_LINES, PATIENCE, QUICK_GENERATE, QUICK_SIMPLIFY, compile_flags
 from .entry import CONSTANT_BYTES, GANG_RUNNER, THREAD_FUNCTION
 from .lines import place
 from .translate import translate
@@ -118,30 +118,52 @@ class Builder:
         directory: str,
     ) -> None:
         """Compile a kernel: SIMD-groups as loops over their lanes, if that can be, fibers else."""
-        if not self._fibers:
-            text = self._ganged(air, kernel, constants, directory)
-            try:
-                if text is not None:
-                    self._compile(text, kernel, arguments, output, directory)
-                    return
-            except CompileError:
-                pass  # without gangs clang has less to do, and the last word
-        self._compile(translate(air, kernel, constants), kernel, arguments, output, directory)
-
-    def _ganged(
-        self, air: str, kernel: str, constants: Mapping[str | int, tuple[int, bytes]], directory: str
-    ) -> str | None:
-        """Return a kernel's code made of gangs, if it can be and there is anything to gain."""
-        text = translate(air, kernel, constants, gangs=True)
-        if f"@{GANG_RUNNER}" not in text:
-            return None
-        self._compile(text, kernel, [*SIMPLIFY, "-S", "-emit-llvm"], "thread.ll", directory)
-        with open(os.path.join(directory, "thread.ll"), encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
+        text = translate(air, kernel, constants)
+        is_long = text.count("\n") > LONG_LINES
+        if (
+            not self._fibers
+            and not is_long
+            and self._compile_gang(air, kernel, constants, arguments, output, directory)
+        ):
+            return
         try:
-            return ganged(text, THREAD_FUNCTION, "mslc_gang")
-        except NotGangedError:
-            return None
+            if not is_long:
+                self._compile(text, kernel, arguments, output, directory, PATIENCE)
+                return
+        except CompileError:
+            pass  # the quick way has the last word
+        if arguments != ["-c"]:
+            self._compile(text, kernel, arguments, output, directory)
+            return
+        self._compile(text, kernel, [*QUICK_SIMPLIFY], "simple.bc", directory)
+        command = [*self._toolchain.compiler, *self._flags, *QUICK_GENERATE, "-o", output, "simple.bc"]
+        self._run(command, kernel, directory)
+
+    def _compile_gang(
+        self,
+        air: str,
+        kernel: str,
+        constants: Mapping[str | int, tuple[int, bytes]],
+        arguments: list[str],
+        output: str,
+        directory: str,
+    ) -> bool:
+        """Compile a kernel whose SIMD-groups are loops over their lanes; whether that can be, in good time."""
+        translated = translate(air, kernel, constants, gangs=True)
+        if f"@{GANG_RUNNER}" not in translated:
+            return False
+        try:
+            text = self._ganged(translated, kernel, directory)
+            self._compile(text, kernel, arguments, output, directory, PATIENCE)
+        except (CompileError, NotGangedError):
+            return False
+        return True
+
+    def _ganged(self, translated: str, kernel: str, directory: str) -> str:
+        """Return a kernel's code made of gangs."""
+        self._compile(translated, kernel, [*SIMPLIFY, "-S", "-emit-llvm"], "thread.ll", directory, PATIENCE)
+        with open(os.path.join(directory, "thread.ll"), encoding="utf-8", errors="surrogateescape") as file:
+            return ganged(file.read(), THREAD_FUNCTION, "mslc_gang")
 
     def printed(self, bitcode: bytes, kernel: str, directory: str) -> str:
         """Return bitcode as LLVM's text.
@@ -171,14 +193,26 @@ class Builder:
         with open(os.path.join(directory, "air.ll"), encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
 
-    def _compile(self, text: str, kernel: str, arguments: list[str], output: str, directory: str) -> None:
+    def _compile(
+        self,
+        text: str,
+        kernel: str,
+        arguments: list[str],
+        output: str,
+        directory: str,
+        seconds: int = _COMPILE_SECONDS,
+    ) -> None:
         with open(os.path.join(directory, "kernel.ll"), "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
         self._place_support("intrinsics.cpp", ["-c", "-emit-llvm", *NO_PASSES], "intrinsics.bc", directory)
         link = ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", "intrinsics.bc"]
         # Only what the bitcode itself calls one operation is contracted.
         command = [*self._toolchain.compiler, *self._flags, "-ffp-contract=on", *link, *arguments, "-o", output]
-        finished = process.run([*command, "kernel.ll"], directory, seconds=_COMPILE_SECONDS)
+        self._run([*command, "kernel.ll"], kernel, directory, seconds)
+
+    @staticmethod
+    def _run(command: list[str], kernel: str, directory: str, seconds: int = _COMPILE_SECONDS) -> None:
+        finished = process.run(command, directory, seconds=seconds)
         if finished.status:
             raise CompileError(f"kernel '{kernel}': its bitcode cannot be compiled: {_reason(finished)}\n")
 

@@ -197,8 +197,8 @@ class Code:
 
     def _is_changed(self, name: str, start: int, stop: int) -> bool:
         """Whether code seems to change a variable. Of what this misses clang says that the variable is const."""
-        for index in range(start, stop):
-            if self._text[index] != name or self._text[index - 1] in (".", "->"):
+        for index in self._tokens.places(name, start, stop):
+            if self._text[index - 1] in (".", "->"):
                 continue
             if self._text[index - 1] in STEPS or self._text[index + 1] in STEPS or self._assignment_at(index + 1):
                 return True
@@ -226,13 +226,11 @@ class Code:
         return "".join(parts)
 
     def _mentions(self, name: str, start: int, stop: int) -> bool:
-        return any(
-            self._text[index] == name and self._text[index - 1] not in (".", "->") for index in range(start, stop)
-        )
+        return any(self._text[index - 1] not in (".", "->") for index in self._tokens.places(name, start, stop))
 
     def _is_pointed_to(self, name: str, start: int, stop: int) -> bool:
         """Whether the address of a variable seems to be taken: another one may keep it alive."""
-        return any(self._text[index] == name and self._is_address(index - 1) for index in range(start, stop))
+        return any(self._is_address(index - 1) for index in self._tokens.places(name, start, stop))
 
     def _is_address(self, index: int) -> bool:
         """Whether a token is the `&` that takes an address, as far as is not sure that it is no other."""

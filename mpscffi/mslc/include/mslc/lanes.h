@@ -76,14 +76,21 @@ template <class T> MSLC_FUNC constexpr element_of<T> lane(const T &value, int i)
   }
 }
 
-// f of each component, as an R.
+template <class R, class F, class... A> MSLC_FUNC constexpr element_of<R> mapped(F f, int i, const A &...values) {
+  return convert<element_of<R>>(f(lane(values, i)...));
+}
+
+// f of each component, as an R. Without a loop, as LLVM takes minutes for code with thousands of them.
 template <class R, class F, class... A> MSLC_FUNC constexpr R map(F f, const A &...values) {
   if constexpr (lanes_of<R> == 1) {
     return convert<R>(f(values...));
   } else {
-    element_of<R> results[lanes_of<R>]{};
-    for (int i = 0; i < lanes_of<R>; i++) {
-      results[i] = convert<element_of<R>>(f(lane(values, i)...));
+    element_of<R> results[lanes_of<R>]{mapped<R>(f, 0, values...), mapped<R>(f, 1, values...)};
+    if constexpr (lanes_of<R> > 2) {
+      results[2] = mapped<R>(f, 2, values...);
+    }
+    if constexpr (lanes_of<R> > 3) {
+      results[3] = mapped<R>(f, 3, values...);
     }
     return R::load(results);
   }

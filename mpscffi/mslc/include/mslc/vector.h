@@ -308,14 +308,24 @@ private:
   }
   template <class... A> static MSLC_FUNC constexpr lanes_type gather(const A &...values) {
     static_assert((0 + ... + mslc::lanes_of<A>) <= N, "more components than the vector has");
-    T elements[N]{};
-    int count = 0;
-    (append(elements, count, values), ...);
-    return load(elements).mslc_lanes();
+    if constexpr (sizeof...(A) == N) { // all are numbers
+      return lanes_type{static_cast<typename mslc::stored<T>::type>(mslc::convert<T>(mslc::lane(values, 0)))...};
+    } else {
+      T elements[N]{};
+      int count = 0;
+      (append(elements, count, values), ...);
+      return load(elements).mslc_lanes();
+    }
   }
+  // Without a loop: code with thousands of loops, each of a constructor, is what LLVM takes minutes for.
   template <class A> static MSLC_FUNC constexpr void append(T *elements, int &count, const A &value) {
-    for (int i = 0; i < mslc::lanes_of<A>; i++) {
-      elements[count++] = mslc::convert<T>(mslc::lane(value, i));
+    constexpr int lanes = mslc::lanes_of<A>;
+    elements[count++] = mslc::convert<T>(mslc::lane(value, 0));
+    if constexpr (lanes > 1) {
+      elements[count++] = mslc::convert<T>(mslc::lane(value, 1));
+    }
+    if constexpr (lanes > 2) {
+      elements[count++] = mslc::convert<T>(mslc::lane(value, 2));
     }
   }
 };
