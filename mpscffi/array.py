@@ -32,6 +32,7 @@ from mpscffi.errors import (
 )
 from mpscffi.memory.block import Block, Custody, Taker, give_back
 from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
+from mpscffi.tracing import cpu_copy
 
 __all__ = ["Array", "array_over", "span"]
 
@@ -289,7 +290,8 @@ class Array:
         target = self._select(key)
         source = value.numpy() if isinstance(value, Array) else value
         wait_for_block(self._block)
-        with casting():
+        is_many = getattr(source, "ndim", 0) or isinstance(source, (list, tuple))
+        with casting(), cpu_copy("host to shared" if is_many else "fill", target.nbytes):
             target[...] = source
 
     def __contains__(self, value: Any) -> bool:

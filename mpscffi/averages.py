@@ -9,14 +9,14 @@ from typing import Any
 
 from mpscffi._table import table
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
-from mpscffi.tracing import COMMANDS, Record
+from mpscffi.tracing import COMMANDS, CPU_COPIES, Record
 
 __all__ = ["Average", "KeyAverages", "averages"]
 
 #: Kinds whose time is the CPU's.
-_ON_CPU = frozenset({"range", "fallback", "callback", "library", "pipeline"})
+_ON_CPU = CPU_COPIES | {"range", "fallback", "callback", "library", "pipeline"}
 _ON_DEVICE = (frozenset(COMMANDS) | {"wait"}) - _ON_CPU
-_WITH_BYTES = frozenset({"copy", "fill", "buffer create", "buffer release", "heap create", "heap release"})
+_WITH_BYTES = CPU_COPIES | frozenset({"copy", "fill", "buffer create", "buffer release", "heap create", "heap release"})
 
 
 class Average:
@@ -141,7 +141,7 @@ class KeyAverages(Sequence[Average]):
     def __repr__(self) -> str:
         return self.table()
 
-    def table(self, sort_by: str = "device_time_total", row_limit: int = 100) -> str:
+    def table(self, sort_by: str = "device_time_total", row_limit: int = 100, *, width: int | None = 120) -> str:
         """Return the rows as text.
 
         Parameters
@@ -150,6 +150,9 @@ class KeyAverages(Sequence[Average]):
             An attribute of :class:`Average`; numbers sort from the largest on, names from A on.
         row_limit : int
             How many rows at most; below 0 for all.
+        width : int or None
+            Characters of a line: columns that say the least are left out, and long names cut, until lines fit as far as
+            they can. None for all columns and whole names.
         """
         if sort_by not in _COLUMNS:
             raise InvalidArgumentError(f"table: got sort_by={sort_by!r}, expected one of {', '.join(_COLUMNS)}")
@@ -157,16 +160,48 @@ class KeyAverages(Sequence[Average]):
             row_limit = operator.index(row_limit)
         except TypeError:
             raise ArgumentTypeError(f"table: got row_limit={row_limit!r}, expected an int") from None
+        try:
+            width = None if width is None else operator.index(width)
+        except TypeError:
+            raise ArgumentTypeError(f"table: got width={width!r}, expected an int or None") from None
         rows = sorted(self._rows, key=attrgetter(sort_by), reverse=sort_by not in ("key", "kind"))
         shown = rows if row_limit < 0 else rows[:row_limit]
-        lines = [[_cell(row, name) for name in _COLUMNS] for row in shown]
-        text = table(list(_COLUMNS.values()), lines)
+        columns = {name: [title, *(_cell(row, name) for row in shown)] for name, title in _COLUMNS.items()}
+        if width is not None:
+            _fit(columns, width, sort_by)
+        head, *lines = zip(*columns.values(), strict=True)
+        text = table(head, lines)
         text += "\nTimes are microseconds, - one that the kind does not have: ranges and compilations have the CPU's."
         if len(shown) < len(rows):
             text += f" {len(rows) - len(shown)} more rows."
         if self.dropped:
             text += f" {self.dropped} records are missing: there was no room for them; see `capacity`."
         return text
+
+
+#: Columns that a narrow table does without, the first ones first, and the shortest that names are cut to.
+_DISPENSABLE = ("device_time_min", "device_time_max", "cpu_time", "wait_time_total", "failed", "bytes", "device_time")
+_SHORT_NAME = 24
+
+
+def _fit(columns: dict[str, list[str]], width: int, kept: str) -> None:
+    """Take columns out, and cut names, until a line has no more than so many characters."""
+
+    def room() -> int:
+        """Return what is left for names."""
+        others = (max(map(len, cells)) for name, cells in columns.items() if name != "key")
+        return width - sum(2 + length for length in others)
+
+    longest = max(map(len, columns["key"]))
+    for name in _DISPENSABLE:
+        if room() >= min(longest, _SHORT_NAME * 2):
+            break
+        if name != kept and not (name == "failed" and set(columns[name][1:]) - {"0"}):
+            del columns[name]
+    most = max(room(), _SHORT_NAME)
+    columns["key"] = [
+        cell if len(cell) <= most else f"{cell[: most - 1]}\N{HORIZONTAL ELLIPSIS}" for cell in columns["key"]
+    ]
 
 
 def _cell(row: Average, name: str) -> str:

@@ -11,6 +11,7 @@ from mpscffi._warning import casting
 from mpscffi.array import Array, _allocate, _contents
 from mpscffi.errors import InvalidArgumentError
 from mpscffi.stream import current_stream, recordings, refuse_in_recording, wait_for_block
+from mpscffi.tracing import count_blocking, cpu_copy
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,20 +34,21 @@ def copy_into(target: Array, source: Any, non_blocking: bool) -> None:
         values = _broadcast(source, target.shape)
         if target.storage == "shared" and not non_blocking:
             wait_for_block(target._block)
-            with casting():
+            with casting(), cpu_copy("host to shared", target.nbytes):
                 np.copyto(target._host(), values, casting="unsafe")
             return
         _refuse_scattered(target)
         # A snapshot, so that the source may be changed at once.
         staged = _allocate(target.shape, target.dtype, "copy_from", host_bound=True)
         if staged.size:
-            with casting():
+            with casting(), cpu_copy("host to shared", staged.nbytes):
                 np.copyto(_contents(staged), values, casting="unsafe")
     if target._strides is None and staged._strides is None:
         if _overlap(staged, target):
             staged = duplicate(staged, staged.storage)
         _queue_copy(target, staged)
         if not non_blocking:
+            count_blocking(f"{staged.storage} to {target.storage}")
             wait_for_block(target._block)
         return
     _refuse_scattered(target)
@@ -56,7 +58,8 @@ def copy_into(target: Array, source: Any, non_blocking: bool) -> None:
     values = staged.numpy()
     if target.storage == "shared":
         wait_for_block(target._block)
-        np.copyto(target._host(), values)
+        with cpu_copy("shared to shared", target.nbytes):
+            np.copyto(target._host(), values)
     else:
         copy_into(target, np.ascontiguousarray(values), non_blocking)
 
@@ -67,7 +70,9 @@ def duplicate(source: Array, storage: str) -> Array:
     if source.storage == storage == "shared":
         copy = _allocate(source.shape, source.dtype, "copy", host_bound=True)
         if copy.size:
-            np.copyto(_contents(copy), source.numpy())
+            values = source.numpy()
+            with cpu_copy("shared to shared", copy.nbytes):
+                np.copyto(_contents(copy), values)
         return copy
     copy = _allocate(source.shape, source.dtype, "copy", private=storage == "private")
     copy_into(copy, source, False)

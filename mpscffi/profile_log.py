@@ -16,12 +16,12 @@ from mpscffi import profiler
 from mpscffi._ffi import lib
 from mpscffi._table import table
 from mpscffi.averages import Average
-from mpscffi.tracing import COMMANDS, Record, Trace, read, wait_for_work
+from mpscffi.tracing import COMMANDS, CPU_COPIES, Record, Trace, blocking_copies, read, wait_for_work
 
 __all__ = ["Plan", "begin", "derive"]
 
 # Bits of the log mask.
-_LINES = {1: frozenset({"kernel", "matmul"}), 2: frozenset({"copy", "fill"}), 4: frozenset({"fallback"})}
+_LINES = {1: frozenset({"kernel", "matmul"}), 2: frozenset({"copy", "fill", *CPU_COPIES}), 4: frozenset({"fallback"})}
 _ALL_STATISTICS = 8
 _KERNEL_STATISTICS, _COPY_STATISTICS, _FALLBACK_STATISTICS = 16, 32, 64
 _STATISTICS = _KERNEL_STATISTICS | _COPY_STATISTICS | _FALLBACK_STATISTICS
@@ -32,6 +32,7 @@ _ALL_EVENTS, _ALL_INTERVALS, _WAIT, _SCHEDULED, _INTERVALS, _EVENTS = 1, 2, 4, 8
 _KERNELS, _COPIES, _FALLBACKS = 0x1_0000, 0x2_0000, 0x4_0000
 _ALL_TYPES = _KERNELS | _COPIES | _FALLBACKS
 
+_STORAGE = {lib.MPS_STORAGE_SHARED: "shared", lib.MPS_STORAGE_PRIVATE: "private"}
 #: A copy of so few bytes is that of a number.
 _SCALAR_BYTES = 8
 #: How often lines are written, and how long the exit waits for work that is not complete.
@@ -159,13 +160,15 @@ class Log(Trace):
             sys.stderr.flush()
 
     def _is_due(self, record: Record) -> bool:
-        return record.kind == "fallback" or bool(record.end) == self.at_end
+        return record.kind == "fallback" or record.kind in CPU_COPIES or bool(record.end) == self.at_end
 
     def _line(self, record: Record) -> str:
         key = record.kind, record.name
         run = self._runs[key] = self._runs.get(key, 0) + 1
         if record.kind in ("copy", "fill"):
             text = f"Blit: {record.name}, length={record.bytes}, run={run}"
+        elif record.kind in CPU_COPIES:
+            text = f"Mem Sync: {record.name}, length={record.bytes}, run={run}"
         elif record.kind == "fallback":
             text = f"mps::{record.name} (id=C{_number(self._fallbacks, record.name)}, run={run})"
         else:
@@ -210,15 +213,18 @@ class Statistics:
 
     def add(self, record: Record) -> None:
         """Count one record."""
-        if record.kind not in COMMANDS and record.kind != "fallback":
+        if record.kind not in COMMANDS and record.kind not in CPU_COPIES and record.kind != "fallback":
             return
-        key = record.kind, record.name
+        name = record.name
+        if record.kind == "copy":
+            name = " to ".join(_STORAGE.get(mode, "?") for mode in record.grid[:2])
+        key = record.kind, name
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = Average(*key)
         row.add(record)
         if record.kind in ("copy", "fill") and record.bytes <= _SCALAR_BYTES:
-            count_and_time = self._scalars.setdefault(record.kind, [0, 0.0])
+            count_and_time = self._scalars.setdefault(name, [0, 0.0])
             count_and_time[0] += 1
             count_and_time[1] += record.duration / 1e3
 
@@ -256,13 +262,14 @@ class Statistics:
         return f"mpscffi: kernels\n{table(head, cells)}\n"
 
     def _copies(self) -> str:
-        rows = self._of("copy", "fill")
+        rows = self._of("copy", "fill", *CPU_COPIES)
         if not rows:
             return "mpscffi: no copies ran\n"
-        head = ["Copies", "Count", "Bytes", "Kernel ms", "GPU ms", "Scalars", "GPU share of scalars"]
+        head = ["Copies", "Count", "Bytes", "Kernel ms", "GPU ms", "Scalars", "GPU share", "Blocking", "By CPU"]
         cells = []
         for _, row in rows:
-            scalars, time = self._scalars.get(row.kind, (0, 0.0))
+            scalars, time = self._scalars.get(row.key, (0, 0.0))
+            by_cpu = row.count if row.kind in CPU_COPIES else 0
             share = time / row.device_time_total if row.device_time_total else 0.0
             cells.append(
                 [
@@ -273,6 +280,8 @@ class Statistics:
                     f"{row.device_time_total / 1e3:.3f}",
                     str(int(scalars)),
                     f"{share:.1%}",
+                    str(by_cpu + blocking_copies[row.key]),
+                    str(by_cpu),
                 ]
             )
         return f"mpscffi: copies\n{table(head, cells)}\n"

@@ -12,7 +12,7 @@ from typing import Any
 from mpscffi._text_file import write_text
 from mpscffi.averages import KeyAverages
 from mpscffi.device import get_name
-from mpscffi.tracing import COMMANDS, Record
+from mpscffi.tracing import COMMANDS, CPU_COPIES, Record
 
 __all__ = ["write_chrome_trace", "write_html"]
 
@@ -20,7 +20,7 @@ __all__ = ["write_chrome_trace", "write_html"]
 _CPU, _DEVICE = 1, 2
 _ON_QUEUE = COMMANDS | {"signal", "wait", "callback"}
 _MEMORY = {"buffer create": 1, "buffer release": -1, "heap create": 1, "heap release": -1}
-_ON_THREAD = frozenset({"range", "fallback", "library", "pipeline"})
+_ON_THREAD = CPU_COPIES | {"range", "fallback", "library", "pipeline"}
 
 
 def _shares(records: Sequence[Record]) -> Iterator[tuple[Record, float, float]]:

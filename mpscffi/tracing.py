@@ -10,6 +10,8 @@ import os
 import struct
 import threading
 import weakref
+from collections import Counter, deque
+from operator import attrgetter
 from time import monotonic_ns  # the records' clock, on Linux and macOS
 from typing import NamedTuple
 
@@ -45,6 +47,9 @@ KINDS = {
     lib.MPS_TRACE_MARK: "mark",
 }
 
+#: What the CPU does in place of a copy or fill of the device, after a wait.
+CPU_COPIES = frozenset({"cpu copy", "cpu fill"})
+
 #: Kinds that take time of the device.
 COMMANDS = frozenset({"kernel", "copy", "fill", "matmul"})
 
@@ -61,7 +66,8 @@ class Record(NamedTuple):
     ----------
     kind : str
         "kernel", "copy", "fill", "matmul", "signal", "wait", "callback", "command buffer", "fallback", "argument",
-        "buffer create", "buffer release", "heap create", "heap release", "library", "pipeline", "range" or "mark".
+        "buffer create", "buffer release", "heap create", "heap release", "library", "pipeline", "range" or "mark"; and
+        "cpu copy" or "cpu fill" for what this package does on the CPU in an array's place.
     name : str
         The kernel's, the range's, or what fits the kind.
     queue : str
@@ -75,7 +81,7 @@ class Record(NamedTuple):
     bytes : int
         Of a copy, fill or allocation; the value of a signal or wait.
     grid, group : tuple of int
-        Threads of a kernel; columns, rows and number of matrix products.
+        Threads of a kernel; columns, rows and number of matrix products; ``mps_storage_mode`` of a copy's sides.
     together : int
         How many commands ``start`` and ``end`` are the times of: 1 for times of its own.
     failed : bool
@@ -202,7 +208,60 @@ def read() -> None:
                     reader.take(wanted)
 
 
+#: What the CPU has done since the last read. Appending needs no lock.
+_by_cpu: deque[Record] = deque()
+
+
+#: How many copies of a queue their callers have waited for while a trace ran, by their two sides.
+blocking_copies: Counter[str] = Counter()
+
+
+def count_blocking(sides: str) -> None:
+    """Count a copy that its caller waits for, for profiles."""
+    if _running_as is not None:
+        blocking_copies[sides] += 1
+
+
+class cpu_copy:
+    """Has a profile, if one runs, show what the CPU copies or fills while the block runs.
+
+    Parameters
+    ----------
+    name : str
+        "fill", or the two sides of a copy, as "host to shared".
+    size : int
+        Bytes.
+    """
+
+    __slots__ = ("_begin", "_name", "_size")
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._size = size
+
+    def __enter__(self) -> None:
+        self._begin = 0 if _running_as is None else monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._begin:
+            thread, begin = threading.get_native_id(), self._begin
+            what = "cpu fill" if self._name == "fill" else "cpu copy"
+            none = (0, 0, 0)
+            _by_cpu.append(
+                Record(
+                    what, self._name, "", 0, thread, begin, begin, monotonic_ns(), self._size, none, none, 1,
+                    kind is not None, 0, 0, 0,
+                )
+            )  # fmt: skip
+
+
 def _read_some() -> list[Record]:
+    records = _read_library()
+    done = [_by_cpu.popleft() for _ in range(len(_by_cpu))]  # others may append meanwhile
+    return sorted([*records, *done], key=attrgetter("end")) if done else records
+
+
+def _read_library() -> list[Record]:
     memory = ffi.new("mps_trace_record[]", _BATCH)
     count, dropped = ffi.new("uint32_t *"), ffi.new("uint64_t *")
     check(lib.mps_trace_read(memory, _LAYOUT.size, _BATCH, count, dropped))
@@ -258,6 +317,7 @@ def _after_fork_in_child() -> None:
     _readers.clear()
     _finished.clear()
     _running_as = None
+    _by_cpu.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -314,14 +314,14 @@ def test_signpost_mask(trace: int, flags: int, device_time: bool) -> None:
     [
         (0, set(), 0),
         (1, {"kernel", "matmul"}, 0),
-        (2, {"copy", "fill"}, 0),
+        (2, {"copy", "fill", "cpu copy", "cpu fill"}, 0),
         (4, {"fallback"}, 0),
-        (7, {"kernel", "matmul", "copy", "fill", "fallback"}, 0),
+        (7, {"kernel", "matmul", "copy", "fill", "cpu copy", "cpu fill", "fallback"}, 0),
         (8, set(), 112),
         (16, set(), 16),
         (32, set(), 32),
         (64, set(), 64),
-        (1023, {"kernel", "matmul", "copy", "fill", "fallback"}, 112),
+        (1023, {"kernel", "matmul", "copy", "fill", "cpu copy", "cpu fill", "fallback"}, 112),
     ],
 )
 def test_log_mask(log: int, lines: set[str], statistics: int) -> None:
@@ -380,8 +380,9 @@ def test_statistics_at_exit(python: Python, kinds: int) -> None:
         row = next(line.split() for line in ran.stderr.splitlines() if line.endswith("add_one"))
         assert row[:2] == ["K1", "3"]
     if copies:
-        row = next(line.split() for line in ran.stderr.splitlines() if line.startswith("copy "))
-        assert row[1:3] == ["1", "4000"]
+        row = next(line.split() for line in ran.stderr.splitlines() if line.startswith("shared to private "))
+        # Count, bytes, scalars; that its caller waited, and that the CPU did not do it.
+        assert (row[3:5], row[7], row[9:]) == (["1", "4000"], "0", ["1", "0"])
 
 
 def test_statistics_of_nothing(python: Python) -> None:
@@ -564,7 +565,7 @@ def test_rows_of_one_name_and_times_that_a_kind_lacks(compiled: Callable[[str], 
         rows["twice_named", "range"]
     with pytest.raises(errors.ArgumentTypeError, match="row_limit='a'"):
         rows.table(row_limit="a")  # type: ignore[arg-type]
-    lines = rows.table().splitlines()
+    lines = rows.table(width=None).splitlines()
     # The totals of device and CPU, counted from the right.
     totals = {tuple(line.split()[:2]): (line.split()[-8], line.split()[-3]) for line in lines[2:-1]}
     for row, none, some in (
@@ -575,3 +576,56 @@ def test_rows_of_one_name_and_times_that_a_kind_lacks(compiled: Callable[[str], 
         assert totals[row][none] == "-"
         assert float(totals[row][some]) > 0
     assert "ranges" in lines[-1]
+
+
+def test_what_the_cpu_copies_and_fills_is_in_the_profile(device: mps.Device) -> None:
+    x, y = mps.zeros(1000), mps.zeros(1000)
+    with profiler.profile() as profile:
+        x.fill_(3)
+        x[:10] = 1
+        x[:4] = [1, 2, 3, 4]
+        x.copy_from(range(1000))
+        y.copy()
+        with pytest.raises(ValueError, match="could not convert"):
+            x[0] = "a"
+    found = [(r.kind, r.name, r.bytes, r.failed) for r in profile.records() if r.kind in ("cpu copy", "cpu fill")]
+    assert found == [
+        ("cpu fill", "fill", 4000, False),
+        ("cpu fill", "fill", 40, False),
+        ("cpu copy", "host to shared", 16, False),
+        ("cpu copy", "host to shared", 4000, False),
+        ("cpu copy", "shared to shared", 4000, False),
+        ("cpu fill", "fill", 4, True),
+    ]
+    assert profile.key_averages()["fill", "cpu fill"].bytes == 4040
+    x.fill_(4)  # which no profile has
+    with profiler.profile() as profile:
+        pass
+    assert not profile.records()
+
+
+def test_copies_tell_where_from_and_where_to(device: mps.Device) -> None:
+    shared, private = mps.zeros(8), mps.zeros(8, storage="private")
+    with profiler.profile() as profile:
+        for target, source in ((private, shared), (shared, private), (private, private[:]), (shared, mps.ones(8))):
+            target.copy_from(source, non_blocking=True)
+        mps.synchronize()
+    assert [r.grid[:2] for r in profile.records() if r.kind == "copy"] == [(0, 2), (2, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("name", ["k", "k" * 30, "k" * 500])
+def test_a_table_fits_a_line(compiled: Callable[[str], mps.ShaderLibrary], name: str) -> None:
+    with profiler.profile() as profile:
+        compiled(f"kernel void {name}(device int* x) {{ x[0] = 1; }}")[name](mps.zeros(1, dtype="int32"), threads=1)
+        mps.synchronize()
+    rows = profile.key_averages()
+    whole = rows.table(width=None).splitlines()
+    assert name in whole[2] + whole[3]
+    for width in (80, 120, 200):
+        lines = rows.table(width=width).splitlines()[:-1]
+        assert max(map(len, lines)) <= width
+        assert "Device total" in lines[0]
+    assert max(map(len, rows.table().splitlines()[:-1])) <= 120
+    assert "CPU mean" in rows.table("cpu_time", width=1).splitlines()[0]
+    with pytest.raises(errors.ArgumentTypeError, match="width='wide'"):
+        rows.table(width="wide")  # type: ignore[arg-type]

@@ -54,6 +54,13 @@ static inline void mps_trace_command(mps_traced *traced, mps_queue *queue, mps_t
   }
 }
 
+static inline void mps_trace_copy(mps_traced *traced, mps_queue *queue, const mps_buffer *source,
+                                  const mps_buffer *target, uint64_t bytes) {
+  mps_trace_command(traced, queue, MPS_TRACE_COPY, bytes);
+  traced->record.grid[0] = source->storage_mode;
+  traced->record.grid[1] = target->storage_mode;
+}
+
 /* The device begins it; not needed before mps_trace_end. */
 void mps_trace_begin(mps_traced *traced);
 

@@ -214,7 +214,7 @@ mps_status host_encode_copy(mps_queue *queue, mps_buffer *source, uint64_t sourc
   host_work work;
   host_work_copy(&work, source, source_offset, target, target_offset, length);
   mps_traced traced;
-  mps_trace_command(&traced, queue, MPS_TRACE_COPY, length);
+  mps_trace_copy(&traced, queue, source, target, length);
   if (try_now(stream, &work, &traced)) {
     return MPS_STATUS_OK;
   }
@@ -424,7 +424,7 @@ static host_command *make_command(const mps_work *given) {
 static void trace_work(mps_traced *traced, mps_queue *queue, const mps_work *given) {
   switch (given->kind) {
   case MPS_COMMAND_COPY:
-    mps_trace_command(traced, queue, MPS_TRACE_COPY, given->copy.length);
+    mps_trace_copy(traced, queue, given->copy.source, given->copy.target, given->copy.length);
     break;
   case MPS_COMMAND_FILL:
     mps_trace_command(traced, queue, MPS_TRACE_FILL, given->fill.length);

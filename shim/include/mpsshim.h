@@ -715,7 +715,7 @@ MPS_API mps_status mps_signpost_end(uint64_t id, const char *message);
 
 typedef enum mps_trace_kind {
   MPS_TRACE_DISPATCH = 1,        /* of a kernel: name, grid, group */
-  MPS_TRACE_COPY = 2,            /* bytes */
+  MPS_TRACE_COPY = 2,            /* bytes; grid: mps_storage_mode of source and target */
   MPS_TRACE_FILL = 3,            /* bytes */
   MPS_TRACE_MATMUL = 4,          /* grid: columns, rows and number of products */
   MPS_TRACE_SIGNAL = 5,          /* bytes: the value */

@@ -201,7 +201,9 @@ static mps_status encode_copy(metal_queue *queue, const mps_device *device, mps_
     }
     blit_copy(encoder, source->impl, source_offset, target->impl, target_offset, length);
   }
-  trace_command(segment, MPS_TRACE_COPY, length);
+  mps_traced traced;
+  mps_trace_copy(&traced, segment->queue->handle, source, target, length);
+  metal_segment_trace(segment, &traced);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return MPS_STATUS_OK;
