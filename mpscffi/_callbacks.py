@@ -63,18 +63,20 @@ class ReleaseFunction:
         self.function = function
 
     def __call__(self) -> None:
-        """Call the function; what it raises goes where Python reports what finalizers raise."""
-        _Finalizer(self.function)
+        """Call the function, the first time; what it raises goes where Python reports what finalizers raise."""
+        finalizer = _Finalizer()
+        # Here no signal handler runs in between: the function is called, or it is still to be called.
+        finalizer.__del__, self.function = self.function, _nothing  # type: ignore[attr-defined]
 
 
 class _Finalizer:
-    __slots__ = ("function",)
+    """Calls what is stored in its slot when it goes: by C, so that no frame of ours is there to be interrupted."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        self.function = function
+    __slots__ = ("__del__",)
 
-    def __del__(self) -> None:
-        self.function()
+
+#: A function in C that does nothing.
+_nothing = bool
 
 
 class _Running(threading.local):
@@ -171,17 +173,27 @@ def mpscffi_handler(user: Any, info: Any) -> None:
     _call(user, CommandInfo.from_c(info))
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator, unused-ignore]
+def _let_go(user: Any) -> None:
+    token = int(ffi.cast("uintptr_t", user))
+    owner = _kept.get(token)
+    if type(owner) is ReleaseFunction:
+        owner()
+    _kept.pop(token, None)
+    due.discard(token)
+
+
+def _let_go_after_all(kind: Any, error: BaseException, trace: Any) -> None:
+    """Do what the exception of a signal handler has interrupted, and have Python report it."""
+    del kind
+    _let_go(trace.tb_frame.f_locals["user"])
+    raise error
+
+
+@ffi.def_extern(onerror=_let_go_after_all)  # type: ignore[untyped-decorator, unused-ignore]
 def mpscffi_release(user: Any, pointer: Any, length: int) -> None:
     """Let go of host memory that a buffer lay over, or of what a foreign user of our memory kept."""
     del pointer, length
-    token = int(ffi.cast("uintptr_t", user))
-    owner = _kept.pop(token, None)
-    if type(owner) is ReleaseFunction:
-        try:
-            owner()
-        finally:
-            due.discard(token)
+    _let_go(user)
 
 
 def exit_deadline() -> float:
