@@ -60,16 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = own.parse_intermixed_args(words[1:]) if own else parser.parse_args(words)
     try:
         return int(given.command(given))
-    except (UsageError, OSError, *_NOT_POSSIBLE) as error:
+    except OSError as error:
+        what = f"'{error.filename}': {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"mpscffi: {what}", file=sys.stderr)
+        return 2
+    except (UsageError, *_NOT_POSSIBLE) as error:
         print(f"mpscffi: {error}".rstrip("\n"), file=sys.stderr)
         return 2
     except errors.CompileError as error:
-        name = getattr(given, "file", "program_source")
-        print(str(error).replace("program_source:", f"{name}:"), end="", file=sys.stderr)
+        print(_in_file(error, given), end="", file=sys.stderr)
         return 1
     except errors.Error as error:
-        print(f"mpscffi: {error}".rstrip("\n"), file=sys.stderr)
+        print(f"mpscffi: {_in_file(error, given)}".rstrip("\n"), file=sys.stderr)
         return 1
+
+
+def _in_file(error: errors.Error, given: argparse.Namespace) -> str:
+    """Return an error's text, told of the file that the command line names."""
+    return str(error).replace("program_source:", f"{getattr(given, 'file', 'program_source')}:")
 
 
 def _info(given: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -343,7 +344,9 @@ def test_the_survey_instantiates_what_runs_kernels(
 def test_the_cache(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(directory / "one.metal")
     assert run("--cache") == 0
-    assert f"{directory / 'cache'}: 3 files" in capsys.readouterr().out
+    assert re.match(
+        rf"{directory / 'cache'}: 3 files, [\d.]+ [KM]iB of at most [\d.]+ [MG]iB\n", capsys.readouterr().out
+    )
     assert run("--clear-cache") == 0
     assert run("--cache") == 0
     assert ": 0 files, 0 bytes" in capsys.readouterr().out

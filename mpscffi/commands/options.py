@@ -258,8 +258,8 @@ def _from_file(path: str, dtype: str | None, argument: Argument | None) -> Array
 
     try:
         values = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise UsageError(f"'{path}' is no array: {error}") from None
+    except (ValueError, EOFError):
+        raise UsageError(f"'{path}' is no array in NumPy's format, as numpy.save writes it, or has objects") from None
     if dtype is None:
         name = argument.data_type.rstrip("234") if argument else ""
         scalar = next((scalar for scalar in SCALARS.values() if scalar.name == name), None)

@@ -68,8 +68,12 @@ def _run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     if given.clear_cache:
         provider.clear_cache()
     elif given.cache:
+        from mpscffi.memory.sizes import readable
+
         stats = provider.cache_stats()
-        print(f"{stats.directory}: {stats.files} files, {stats.size} bytes of at most {stats.limit}")
+        files = "1 file" if stats.files == 1 else f"{stats.files} files"
+        sizes = f"{readable(stats.size)} of at most {readable(stats.limit)}"
+        print(f"{stats.directory or 'nowhere'}: {files}, {sizes}")
     elif given.check:
         from .survey import survey
 
@@ -189,7 +193,7 @@ def _compile(given: argparse.Namespace, options: Options) -> None:
     try:
         source = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise provider.RequestError(f"'{given.file}' is not UTF-8") from None
+        raise provider.RequestError(f"'{given.file}' is neither Metal source in UTF-8 nor a metallib") from None
     if base:
         options = Options(options.math_mode, options.defines, (base, *options.include_dirs), options.language_version)
     listing = provider.check(source, options)

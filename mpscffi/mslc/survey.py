@@ -80,7 +80,8 @@ def check_files(
     """
     paths = list(_metal_files(root))
     if not paths:
-        raise FileNotFoundError(f"no .metal file below '{root}'")
+        missing = "" if os.path.exists(root) else f": there is no '{root}'"
+        raise FileNotFoundError(f"no .metal file below '{root}'{missing}")
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda path: _check(path, options, instantiate, warnings), paths)
 
