@@ -9,10 +9,13 @@ import asyncio
 import collections
 import faulthandler
 import gc
+import os
 import queue
+import signal
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -58,6 +61,7 @@ class Shared:
         self.mail: queue.SimpleQueue[tuple[mpscffi.Array, int, mpscffi.Event]] = queue.SimpleQueue()
         self.adds = self.replays = 0
         self.lock = threading.Lock()
+        self.profiling = threading.Lock()
 
 
 class Worker(threading.Thread):
@@ -240,6 +244,83 @@ class Worker(threading.Thread):
         if self.small() < 10:
             mpscffi.empty_cache()
 
+    def do_product(self) -> None:
+        # Small enough for one thread of the BLAS: OpenBLAS hangs if a process is forked amid a product of several.
+        rows, inner, columns = (int(n) for n in self.rng.integers(1, 60, 3))
+        left = self.rng.integers(-3, 4, (rows, inner)).astype(np.float32)
+        right = self.rng.integers(-3, 4, (inner, columns)).astype(np.float32)
+        a, b = mpscffi.asarray(left), mpscffi.asarray(right)
+        with mpscffi.stream(self.other if self.small() % 2 else self.own):
+            product = a @ b
+        turned = mpscffi.empty(columns, rows)
+        mpscffi.matmul(b.T, a.T, out=turned)
+        assert (product.numpy() == left @ right).all()
+        assert (turned.numpy() == (left @ right).T).all()
+
+    def do_private(self) -> None:
+        host, n = self.numbers(), self.small()
+        x = mpscffi.asarray(host)
+        private = x.copy(storage="private")
+        self.shared.kernels.add(private, n)
+        x.copy_from(private, non_blocking=True)
+        assert (private.to_host() == host + n).all()
+        assert (x.numpy() == host + n).all()
+
+    def do_dlpack(self) -> None:
+        host, n = self.numbers(), self.small()
+        x = mpscffi.asarray(host)
+        self.shared.kernels.add(x, n)
+        seen = np.from_dlpack(x)
+        taken = mpscffi.from_dlpack(x)
+        del x
+        self.shared.kernels.times(taken, 2)
+        assert (taken.numpy() == (host + n) * 2).all()
+        assert (seen == (host + n) * 2).all()
+
+    def do_profile(self) -> None:
+        if not self.shared.profiling.acquire(blocking=False):
+            return
+        try:
+            x = mpscffi.zeros(100, dtype=np.int32)
+            with mpscffi.profiler.profile(per_command=bool(self.small() % 2)) as profile:
+                for _ in range(3):
+                    self.shared.kernels.add(x, 1)
+                assert (x.numpy() == 3).all()
+            rows = profile.key_averages()
+            assert rows.dropped or rows["add", "kernel"].count >= 3
+        finally:
+            self.shared.profiling.release()
+
+    def do_garbage(self) -> None:
+        x = mpscffi.zeros(100, dtype=np.int32)
+        self.shared.kernels.add(x, 1)
+        circle: list[object] = [x]
+        circle.append(circle)
+        del x, circle
+        if self.small() < 5:
+            gc.collect()
+
+    def do_fork(self) -> None:
+        if self.small() > 3 or not hasattr(os, "fork"):
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads: here they are the point
+            child = os.fork()
+        if child == 0:
+            try:
+                self.own.synchronize()
+            except mpscffi.errors.ForkedError:
+                os._exit(0)
+            os._exit(1)
+        deadline = time.monotonic() + PATIENCE
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise AssertionError("a forked child hangs")
+            time.sleep(0.001)
+        assert os.waitstatus_to_exitcode(ended[1]) == 0
+
     def do_short_stream(self) -> None:
         x = mpscffi.asarray(np.zeros(10, np.int32))
         stream = mpscffi.Stream()
@@ -268,6 +349,7 @@ def test_everything_at_once(
 ) -> None:
     kernels = compiled(SOURCE)
     mpscffi.rand(1000)
+    mpscffi.ones(2, 2) @ mpscffi.ones(2, 2)
     warm = mpscffi.asarray(np.ones(64, np.int32))
     for call in (kernels.add, kernels.times):
         call(warm, 1)
