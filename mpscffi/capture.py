@@ -127,7 +127,13 @@ class Capture:
         _drain(device)
         path = ffi.new("char[]", os.fsencode(self.path))
         desc = ffi.new("mps_capture_desc *", {"struct_size": ffi.sizeof("mps_capture_desc"), "path": path})
-        check(lib.mps_capture_start(device._pointer, desc))
+        try:
+            check(lib.mps_capture_start(device._pointer, desc))
+        except Error:
+            raise
+        except BaseException:  # a signal's: nobody would leave what was not entered
+            lib.mps_capture_stop(device._pointer)
+            raise
         self._device = device
         return self.path
 
@@ -140,14 +146,20 @@ class Capture:
         # What the block raised, or the signal that interrupts the wait, is what has to be seen; what the end brings is
         # told with it.
         failures: list[BaseException] = [] if error is None else [error]
-        for end in (_drain, _stop):
-            try:
-                end(device)
-            except BaseException as late:
-                if failures and isinstance(late, Error):
-                    _note(failures[-1], f"and the end of metal_capture: {late}")
-                else:
-                    failures.append(late)
+        try:
+            for end in (_drain, _stop):
+                try:
+                    end(device)
+                except BaseException as late:
+                    if end is _stop and not isinstance(late, Error):
+                        lib.mps_capture_stop(device._pointer)  # which refuses if it has stopped
+                    if failures and isinstance(late, Error):
+                        _note(failures[-1], f"and the end of metal_capture: {late}")
+                    else:
+                        failures.append(late)
+        except BaseException:  # a signal's, in between
+            lib.mps_capture_stop(device._pointer)
+            raise
         if failures and failures[-1] is not error:
             raise failures[-1]
 

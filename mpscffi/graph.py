@@ -308,9 +308,9 @@ class _Recorded:
 
     def __init__(self, device: Device) -> None:
         self.recording = Recording(device)
+        self._before = _thread.stream
 
     def __enter__(self) -> Recording:
-        self._before = _thread.stream
         if self._before is not None and self._before._recording is not None:
             self._before._recording.refuse("a graph in a graph")
         try:
@@ -366,7 +366,11 @@ class Graph(ProcessBound):
         if self._state != "not recorded yet":
             raise StateError(f"a graph is recorded once, and this one is {self._state or 'recorded'}: make a new one")
         scope = _Recorded(self.device)
-        scope.__enter__()
+        try:
+            scope.__enter__()
+        except BaseException:
+            scope.__exit__()
+            raise
         self._scope = scope
         self._state = "being recorded"
         return self

@@ -12,12 +12,13 @@ import threading
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.capture import is_capturing_metal, is_metal_capture_enabled, metal_capture
 from mpscffi.device import current_device
-from mpscffi.errors import ArgumentTypeError, ForeignObjectError, InvalidArgumentError, StateError
+from mpscffi.errors import ArgumentTypeError, Error, ForeignObjectError, InvalidArgumentError, StateError
 from mpscffi.tracing import Record, Trace, read, wait_for_work
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Any
 
     from mpscffi.averages import KeyAverages
 
@@ -95,13 +96,23 @@ class Profile(Trace):
         self._records: list[Record] = []
 
     def __enter__(self) -> Profile:
-        _begin(self, "profile")
+        try:
+            _begin(self, "profile")
+        except Error:
+            raise
+        except BaseException:  # a signal's: nobody would leave what was not entered
+            _end(self)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _end(self)
+        try:
+            _end(self)
+        except BaseException:
+            _end(self)
+            raise
 
     def __repr__(self) -> str:
         state = "not started" if not self.began else f"{len(self._records)} records" + ", running" * (not self.ended)
@@ -174,8 +185,12 @@ def _begin(profile: Profile, function: str) -> None:
         profile.dropped = profile.ended = 0
         _last = profile
         if not profile._is_empty:
-            profile.start()
             _active = profile
+            try:
+                profile.start()
+            except BaseException:
+                _end(profile)
+                raise
 
 
 def _end(trace: Trace | None) -> None:
@@ -183,8 +198,8 @@ def _end(trace: Trace | None) -> None:
     global _active
     with _lock:
         if _active is not None and _active is trace:
-            _active = None
             trace.stop()
+            _active = None  # last: what a signal's exception has interrupted can be called again
 
 
 def start(
@@ -299,16 +314,24 @@ class range:
     def __init__(self, name: str) -> None:
         self._text = _text("range", name)
         self._category = lib.MPS_SIGNPOST_INTERVALS
-        self._open: list[int] = []
+        #: Numbers of the intervals that are open, the last one outermost.
+        self._open: Any = None
 
     def __enter__(self) -> range:
         out = ffi.new("uint64_t *")
-        check(lib.mps_signpost_begin(self._category, self._text, out))
-        self._open.append(out[0])
+        try:
+            check(lib.mps_signpost_begin(self._category, self._text, out))
+        except BaseException:
+            if out[0]:
+                lib.mps_signpost_end(out[0], self._text)
+            raise
+        # No call from here on, after which a signal handler could run: what is entered will be left.
+        self._open = out[0], self._open
         return self
 
     def __exit__(self, *exception: object) -> None:
-        status = lib.mps_signpost_end(self._open.pop(), self._text)
+        opened, self._open = self._open
+        status = lib.mps_signpost_end(opened, self._text)
         if status != lib.MPS_STATUS_FORKED:  # the parent ends it
             check(status)
 

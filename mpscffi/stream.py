@@ -499,15 +499,20 @@ class StreamContext:
         if stream is not None and not isinstance(stream, Stream):
             raise ArgumentTypeError(f"stream: got {type(stream).__name__}, expected a Stream or None")
         self._stream = stream
-        self._before: list[Stream | None] = []
+        #: The stream before each time that it was entered, the last one outermost.
+        self._before: Any = None
 
     def __enter__(self) -> Stream | None:
-        self._before.append(_thread.stream)
-        set_stream(self._stream)
+        if self._stream is not None:
+            refuse_in_recording("a change of stream")
+        # No call from here on, after which a signal handler could run: what is entered will be left.
+        self._before = _thread.stream, self._before
+        if self._stream is not None:
+            _thread.stream = self._stream
         return self._stream
 
     def __exit__(self, *exception: object) -> None:
-        _thread.stream = self._before.pop()
+        _thread.stream, self._before = self._before
 
 
 def stream(stream: Stream | None) -> StreamContext:

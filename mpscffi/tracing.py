@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mpscffi._callbacks import _running
 from mpscffi._ffi import check, ffi, lib
+from mpscffi.errors import Error
 from mpscffi.stream import live_streams, wait_unnoticed
 
 TYPE_CHECKING = False  # typing takes longer to import than this package
@@ -139,10 +140,15 @@ class Trace:
     def start(self) -> None:
         """Begin; the library's trace is started, or is made to do more."""
         with _lock:
-            _start({self})
-            _finished.discard(self)
-            self.began = monotonic_ns()
-            _readers.add(self)
+            try:
+                _start({self})
+                _finished.discard(self)
+                self.began = monotonic_ns()
+                _readers.add(self)
+            except BaseException:
+                _readers.discard(self)
+                _start(set())
+                raise
 
     def stop(self) -> None:
         """Ask for nothing any more. What was asked for before still comes when it is complete and someone reads."""
@@ -189,12 +195,18 @@ def _start(more: set[Trace]) -> None:
     if wanted == _running_as:
         return
     if _running_as is not None:
+        _running_as = None  # first: a signal handler's exception may come after each call
         check(lib.mps_trace_stop())
-        _running_as = None
         read()
     if wanted is not None:
         desc = {"struct_size": ffi.sizeof("mps_trace_desc"), "flags": wanted[0], "capacity": wanted[1]}
-        check(lib.mps_trace_start(ffi.new("mps_trace_desc *", desc)))
+        try:
+            check(lib.mps_trace_start(ffi.new("mps_trace_desc *", desc)))
+        except Error:
+            raise
+        except BaseException:
+            lib.mps_trace_stop()
+            raise
         _running_as = wanted
 
 

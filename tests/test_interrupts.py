@@ -51,7 +51,7 @@ def counts() -> tuple[int, ...]:
     return *of_c, len(_callbacks._kept), len(_callbacks._pending), len(_callbacks.due)
 
 
-def try_all(work: Callable[[], None], after: Callable[[], None] = lambda: None) -> None:
+def try_all(work: Callable[[], None], after: Callable[[], None] = lambda: None, sample: int | None = SAMPLE) -> None:
     """Interrupt the work at its places, and look after each time that nothing is left of it."""
     work()
     after()
@@ -59,7 +59,7 @@ def try_all(work: Callable[[], None], after: Callable[[], None] = lambda: None) 
     found = interrupter.places(work)
     after()
     tried = 0
-    for place in random.sample(sorted(found), len(found))[:SAMPLE]:
+    for place in random.sample(sorted(found), len(found))[:sample]:
         tried += interrupter.interrupt(work, random.randint(1, found[place]), place)
         after()
         _settle(lambda: counts() == before)  # work that was queued holds its objects until it is done
@@ -98,7 +98,7 @@ def test_libraries_and_pipelines() -> None:
     def work() -> None:
         mps.compile_shader(source).put.specialize(n=5).argument_names  # noqa: B018
 
-    try_all(work, shader_cache.clear)
+    try_all(work, shader_cache.clear, SAMPLE and 5)  # each compiles
 
 
 @pytest.fixture
@@ -199,3 +199,77 @@ def test_tensors_out() -> None:
         np.from_dlpack(array)
 
     try_all(work)
+
+
+# ---- context managers
+
+scopes = Interrupter(
+    lambda path: path.endswith(
+        tuple(f"mpscffi{os.sep}{name}.py" for name in ("capture", "graph", "profiler", "stream", "tracing"))
+    )
+)
+#: Before its first instruction nothing of a function in Python can run, so that a signal there keeps it from leaving.
+CANNOT_LEAVE = ("__exit__", -1)
+
+
+def try_scope(work: Callable[[], None]) -> None:
+    """Interrupt the work at all its places, and see after each time that it can be done again, and leaves nothing."""
+    work()
+    before = counts()
+    found = [place for place in scopes.places(work) if place[2:] != CANNOT_LEAVE]
+    for place in found:
+        assert scopes.interrupt(work, 1, place), place
+        assert mps.current_stream() is mps.default_stream(), place
+        assert not mps.profiler.is_capturing_metal(), place
+        mps.ones(3).fill_(1)  # which a recording would take
+        work()
+        _settle(lambda: counts() == before)
+    assert len(found) > 3
+
+
+@pytest.mark.usefixtures("device")
+def test_stream_contexts() -> None:
+    stream = mps.Stream()
+
+    def work() -> None:
+        with mps.stream(stream), mps.stream(None), mps.stream(stream):
+            assert mps.current_stream() is stream
+
+    try_scope(work)
+
+
+@pytest.mark.usefixtures("device")
+def test_recordings() -> None:
+    source, target = mps.ones(3), mps.zeros(3)
+
+    def work() -> None:
+        with mps.record() as graph:
+            target.copy_from(source, non_blocking=True)
+        graph.replay()
+        mps.synchronize()
+
+    try_scope(work)
+
+
+@pytest.mark.usefixtures("device")
+def test_profiles_and_ranges() -> None:
+    def work() -> None:
+        with mps.profiler.profile() as profile, mps.profiler.range("one"), mps.profiler.range("two"):
+            pass
+        names = [record.name for record in profile.records() if record.kind == "range"]
+        assert sorted(names) == ["one", "two"]
+
+    try_scope(work)
+
+
+@pytest.mark.usefixtures("device")
+def test_captures(tmp_path: Path) -> None:
+    number = 0
+
+    def work() -> None:
+        nonlocal number
+        number += 1
+        with mps.profiler.metal_capture(tmp_path / f"{number}.gputrace"):
+            pass
+
+    try_scope(work)
