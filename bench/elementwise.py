@@ -13,21 +13,35 @@ import mpscffi as mps
 
 COUNT = 10_000_000
 BANDWIDTH, ARITHMETIC = 1.2, 1.5  # what a kernel may take, in times of NumPy's
-TYPES = {"float": np.float32, "half": np.float16, "bfloat": np.uint16, "int": np.int32, "long": np.int64}
+TYPES = {
+    "float": np.float32,
+    "half": np.float16,
+    "bfloat": np.uint16,
+    "int": np.int32,
+    "long": np.int64,
+    "ulong": np.uint64,
+    "short": np.int16,
+    "uchar": np.uint8,
+}
+INTEGERS = "int long ulong short uchar"
 # What a kernel computes of a and b, NumPy's function, types, target. NumPy itself has no bfloat16.
 FAMILIES: dict[str, tuple[str, Callable[..., object], str, float]] = {
-    "add": ("a + b", np.add, "float half bfloat int long", BANDWIDTH),
+    "add": ("a + b", np.add, f"float half bfloat {INTEGERS}", BANDWIDTH),
     "mul": ("a * b", np.multiply, "float half bfloat int long", BANDWIDTH),
     "div": ("a / b", np.divide, "float half", BANDWIDTH),
-    "max": ("max(a, b)", np.maximum, "float half bfloat int long", BANDWIDTH),
+    "quotient": ("a / b", np.floor_divide, INTEGERS, BANDWIDTH),
+    "remainder": ("a % b", np.remainder, INTEGERS, BANDWIDTH),
+    "shift": ("a >> (b & 7)", lambda a, b, out: np.right_shift(a, b & 7, out=out), INTEGERS, BANDWIDTH),
+    "bitand": ("a & b", np.bitwise_and, INTEGERS, BANDWIDTH),
+    "max": ("max(a, b)", np.maximum, f"float half bfloat {INTEGERS}", BANDWIDTH),
     "pow": ("pow(a, b)", np.power, "float", ARITHMETIC),
     "atan2": ("atan2(a, b)", np.arctan2, "float", ARITHMETIC),
     "neg": ("-a", np.negative, "float half bfloat int long", BANDWIDTH),
-    "abs": ("abs(a)", np.abs, "float half int long", BANDWIDTH),
+    "abs": ("abs(a)", np.abs, "float half int long short", BANDWIDTH),
     "sqrt": ("sqrt(a)", np.sqrt, "float half bfloat", BANDWIDTH),
     "rsqrt": ("rsqrt(a)", lambda a, out: np.reciprocal(np.sqrt(a, out=out), out=out), "float", BANDWIDTH),
     **{
-        name: (f"{name}(a)", function, "float", ARITHMETIC)
+        name: (f"{name}(a)", function, "float half bfloat", ARITHMETIC)
         for name, function in {
             "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "sin": np.sin,
             "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
@@ -60,7 +74,7 @@ def source() -> str:
 
 def is_binary(expression: str) -> bool:
     """Whether an expression is of two operands."""
-    return expression.endswith((" b", ", b)"))
+    return expression.endswith((" b", ", b)", "(b & 7)"))
 
 
 def run(kernel: mps.Kernel, *arguments: mps.Array) -> None:
@@ -76,7 +90,7 @@ def main() -> None:
     rng = np.random.default_rng(1)
 
     for kind, dtype in TYPES.items():
-        values = [0.05 + 0.9 * rng.random(COUNT) if kind in ("float", "half") else rng.integers(1, 1000, COUNT)] * 2
+        values = [0.05 + 0.9 * rng.random(COUNT) if kind in ("float", "half") else rng.integers(1, 100, COUNT)] * 2
         first, second = (part.astype(dtype) for part in (values[0], values[1][::-1]))
         if kind == "bfloat":
             first, second = (part.astype(np.float32).view(np.uint32) >> 16 for part in (first, second))
@@ -96,7 +110,7 @@ def main() -> None:
                 continue
             ours()
             theirs()
-            exact = kind in ("int", "long")
+            exact = kind in INTEGERS.split()
             tolerance = 0.0 if exact else 2e-3 if kind == "half" else 2e-6
             np.testing.assert_allclose(c.numpy().astype("f8"), out.astype("f8"), tolerance, tolerance, err_msg=what)
             cases = [Case(what, ours, peer=f"numpy {what}", target=target), Case(f"numpy {what}", theirs)]

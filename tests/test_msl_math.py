@@ -287,6 +287,37 @@ def test_min_and_max_prefer_numbers_to_nan() -> None:
     np.testing.assert_array_equal(got, [[2, 1, np.nan]] * 4)
 
 
+def test_min_and_max_of_bfloats_prefer_numbers_to_nan() -> None:
+    x, y = (to_bfloat(np.float32(values)) for values in ([np.nan, 1, np.nan, -3, 5], [2, np.nan, np.nan, 4, -np.inf]))
+    got = np.zeros((4, 5), np.uint16)
+    lines = "".join(
+        f"out[{row * 5} + i] = {name}(x[i], y[i]); " for row, name in enumerate(["fmin", "min", "fmax", "max"])
+    )
+    parameters = (
+        "device bfloat *out, device const bfloat *x, device const bfloat *y, uint i [[thread_position_in_grid]]"
+    )
+    run(f"kernel void test({parameters}) {{ {lines} }}", [got, x, y], 5)
+    smaller, larger = [2, 1, np.nan, -3, -np.inf], [2, 1, np.nan, 4, 5]
+    np.testing.assert_array_equal(from_bfloat(got), [smaller, smaller, larger, larger])
+
+
+@pytest.mark.parametrize(("name", "function"), [("exp", np.exp), ("log", np.log)])
+def test_every_half(name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
+    """The nearest half, or in a few cases of near ties its neighbour."""
+    x = np.arange(1 << 16, dtype=np.uint16).view("f2")
+    got = np.zeros_like(x)
+    parameters = "device half *out, device const half *in, uint i [[thread_position_in_grid]]"
+    line = f"for (uint j = i; j < {x.size}; j += 1024) {{ out[j] = {name}(in[j]); }}"
+    run(f"kernel void test({parameters}) {{ {line} }}", [got, x], 1024)
+    with np.errstate(all="ignore"):
+        expected = function(x.astype("f8")).astype("f2")
+    is_finite = np.isfinite(expected)
+    np.testing.assert_array_equal(got[~is_finite], expected[~is_finite])
+    apart = np.abs(got[is_finite].view("i2").astype(int) - expected[is_finite].view("i2").astype(int))
+    assert apart.max() <= 1
+    assert np.count_nonzero(apart) < 20
+
+
 def test_select() -> None:
     cases = {
         "select(1.0f, 2.0f, true)": 2,
