@@ -53,15 +53,15 @@ def empty(
             allocator.remember(shape, array.size)
         return array
     # In a loop, where the shape is the very same tuple again: what _allocate and Allocator.take do then, without calls.
-    total = allocator.counters
-    total.current = current = total.current + size_class.size
-    counters = size_class.counters
-    counters.current = in_pool = counters.current + size_class.size
+    nbytes = size_class.size
+    total, counters = allocator.counters, size_class.counters
+    total.current = current = total.current + nbytes
+    counters.current = in_pool = counters.current + nbytes
     try:
         block = size_class.free.pop()
     except IndexError:
-        total.current -= size_class.size
-        counters.current -= size_class.size
+        total.current -= nbytes
+        counters.current -= nbytes
         return _allocate((shape,), DEFAULT, "empty")
     if block.stream is not None and not allocator.reusable(block):
         size_class.put_last(block)

@@ -275,10 +275,13 @@ class Allocator:
         if block is None:
             self.tally.retries += 1
             block = make_room(self, size, size_class, host_bound)
-        block.home.taken += 1
-        for counters in (self.counters, block.home.counters):
-            if counters.current > counters.peak:
-                counters.peak = counters.current
+        home = block.home
+        home.taken += 1
+        total, counters = self.counters, home.counters
+        if total.current > total.peak:
+            total.peak = total.current
+        if counters.current > counters.peak:
+            counters.peak = counters.current
         if self.watchers:
             self.tell("allocate", block, size)
         return block
@@ -286,9 +289,9 @@ class Allocator:
     def attempt(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
         """Give out a block if one is cached, or can be made; else None."""
         with self.lock:
-            if self._inside:
-                return self._place_apart(size_class)
-            found: HeapBlock | None = self._alone(self._search, size_class, host_bound)
+            found: HeapBlock | None = (
+                self._place_apart(size_class) if self._inside else self._alone(self._search, size_class, host_bound)
+            )
             return found
 
     def _search(self, size_class: SizeClass, host_bound: bool) -> HeapBlock | None:
@@ -533,7 +536,9 @@ class Allocator:
     def _inside_of(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do work that changes pools, alone; nothing if this thread is inside of such work already."""
         with self.lock:
-            return None if self._inside else self._alone(work, *arguments)
+            result = None if self._inside else self._alone(work, *arguments)
+            # Stored first: a call as the last thing in a with is followed by an instruction that is no longer in it.
+            return result  # noqa: RET504
 
     def _alone(self, work: Callable[..., Any], *arguments: Any) -> Any:
         self._inside = True

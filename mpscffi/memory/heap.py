@@ -98,21 +98,22 @@ class Heap:
             if after is not None:
                 after.before = left
             after = left
-        # From the last to the first, so that the chain changes by one store.
         row = []
-        for number in range(count - 1, 0, -1):
-            block = HeapBlock(heap, free.offset + size * number, size)
-            block.pointer = pointers[number]
-            block.address = addresses[number]
-            block.home = home
-            block.custody = custody
-            block.zeroed = is_zeroed
-            block.after = after
-            if after is not None:
-                after.before = block
-            after = block
-            row.append(block)
-        row.reverse()
+        if count > 1:
+            # From the last to the first, so that the chain changes by one store.
+            for number in range(count - 1, 0, -1):
+                block = HeapBlock(heap, free.offset + size * number, size)
+                block.pointer = pointers[number]
+                block.address = addresses[number]
+                block.home = home
+                block.custody = custody
+                block.zeroed = is_zeroed
+                block.after = after
+                if after is not None:
+                    after.before = block
+                after = block
+                row.append(block)
+            row.reverse()
         row.append(free)
         if after is not None:
             after.before = free
@@ -121,7 +122,8 @@ class Heap:
         free.home = home
         free.custody = custody
         free.zeroed = is_zeroed
-        heap.touched = max(heap.touched, end)
+        if end > heap.touched:
+            heap.touched = end
         # No exception of a signal handler comes before the blocks are held, since that is the next call.
         free.after, free.pointer, heap.making = after, pointers[0], None
         heap.placed += count
