@@ -63,7 +63,7 @@ def try_all(work: Callable[[], None], after: Callable[[], None] = lambda: None, 
         tried += interrupter.interrupt(work, random.randint(1, found[place]), place)
         after()
         _settle(lambda: counts() == before)  # work that was queued holds its objects until it is done
-    assert tried > 5
+    assert tried
 
 
 @pytest.mark.usefixtures("device")
