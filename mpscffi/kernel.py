@@ -325,7 +325,8 @@ class Kernel(ProcessBound):
             Convert numbers as C does to "fp16", "bf16", "int32", "int16", "int8" or "uint8": all of them, or those with
             the given slots or names.
         threadgroup_memory : int, sequence of int or Mapping, optional
-            Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot or name.
+            Bytes for the kernel's ``threadgroup`` parameters: for slot 0, for slots 0, 1, ..., or by slot or name. 0 is
+            none, for a slot that the kernel does not use.
         error_buf_idx : int, optional
             The slot of the kernel's ``ErrorMessages`` buffer (PyTorch's ``c10/metal/error.h``). The first message that
             kernels write there is raised by the stream's next :meth:`~mpscffi.Stream.synchronize`.

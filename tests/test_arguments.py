@@ -90,6 +90,17 @@ def test_threadgroup_memory_and_casts_by_name(library: Any) -> None:
         library.spread(out, threadgroup_memory={"out": 16}, group_size=4)
 
 
+def test_no_bytes_of_threadgroup_memory_are_none(library: Any, compiled: Any) -> None:
+    x = mpscffi.ones(2)
+    library.saxpy(x, x, 1.0, threadgroup_memory=0)
+    assert x.tolist() == [2, 2]
+    unused = compiled("kernel void idle(device float* out, threadgroup float* part [[threadgroup(1)]]) { *out = 3; }")
+    unused.idle(x, threads=1, threadgroup_memory=[0, 0])
+    assert x.tolist() == [3, 2]
+    with pytest.raises(ValueError, match="slot 2"):
+        library.saxpy(x, x, 1.0, threadgroup_memory=[0, 0, 16])
+
+
 def test_casts_by_slot_and_name(compiled: Any) -> None:
     kernel = compiled("""
         kernel void low(device int* out, constant short* a [[buffer(2)]], constant int* b [[buffer(4)]]) {

@@ -140,6 +140,8 @@ def test_threadgroup_arguments_have_their_length() -> None:
     assert out.numpy().tolist() == [*range(31, -1, -1), *range(63, 31, -1)]
     text = failure(lambda: over(out, threads=64, group_size=32, threadgroup_memory=64))
     assert "wrote 4 bytes at program_source:4, outside of threadgroup argument 't' (index 0) of 64 bytes" in text
+    text = failure(lambda: over(out, threads=32, group_size=32, threadgroup_memory=0))
+    assert "wrote 4 bytes at program_source:4, outside of threadgroup argument 't' (index 0) of 0 bytes" in text
 
 
 def test_addresses_that_are_nobodys() -> None:

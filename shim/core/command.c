@@ -205,10 +205,10 @@ static mps_status check_addresses(const binding *bound, const mps_argument *argu
 static mps_status check_threadgroup(binding *bound, const mps_argument *argument) {
   const mps_pipeline *pipeline = bound->pipeline;
   uint32_t limit = bound->device->info.max_threadgroup_memory;
-  if (argument->length == 0 || argument->length % 16 != 0) {
+  if (argument->length % 16 != 0) {
     return mps_fail(MPS_STATUS_INVALID_ARGUMENT,
                     "mps_queue_dispatch: %" PRIu64 " bytes of threadgroup memory for slot %" PRIu32
-                    " of kernel '%s' are no positive multiple of 16",
+                    " of kernel '%s' are no multiple of 16",
                     argument->length, argument->index, pipeline->kernel);
   }
   /* No overflow: a length beyond the limit ends here, and there are few slots. */
@@ -233,8 +233,9 @@ static mps_status unknown_argument(const mps_argument *argument, uint32_t number
 static inline mps_status check_argument(binding *bound, const mps_argument *argument, uint32_t number) {
   const mps_pipeline *pipeline = bound->pipeline;
   if (argument->kind == MPS_ARGUMENT_THREADGROUP) {
-    MPS_TRY(claim_slot(bound, number, MPS_ARGUMENT_THREADGROUP, argument->index, pipeline->threadgroup_slots,
-                       &bound->threadgroups));
+    /* No bytes are taken for any slot, as Metal does: programs send them for slots that the kernel does not use. */
+    uint32_t slots = argument->length != 0 ? pipeline->threadgroup_slots : UINT32_MAX;
+    MPS_TRY(claim_slot(bound, number, MPS_ARGUMENT_THREADGROUP, argument->index, slots, &bound->threadgroups));
     return check_threadgroup(bound, argument);
   }
   if (argument->kind < MPS_ARGUMENT_BUFFER || argument->kind > MPS_ARGUMENT_ADDRESSES) {

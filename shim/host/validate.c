@@ -108,12 +108,10 @@ static void place_shared(host_validator *validator) {
     bytes += slot->size;
   }
   for (int slot = 0; slot < MSLC_BUFFER_SLOTS; slot++, extent++) {
-    uint32_t length = validator->work->bounds->threadgroup[slot];
-    if (length != 0) {
-      *extent = (host_extent){
-          validator->arena + validator->work->launch.threadgroup_offset[slot], length, slot, 0, false, true};
-      validator->launch.threadgroup_offset[slot] = (unsigned)(extent - validator->shared) << PLACE_SHIFT;
-    }
+    uint32_t length = validator->work->bounds->threadgroup[slot]; /* 0 if it has none */
+    *extent = (host_extent){
+        validator->arena + validator->work->launch.threadgroup_offset[slot], length, slot, 0, false, true};
+    validator->launch.threadgroup_offset[slot] = (unsigned)(extent - validator->shared) << PLACE_SHIFT;
   }
 }
 

@@ -535,8 +535,9 @@ typedef struct mps_argument {
   mps_buffer *buffer; /* BUFFER */
   uint64_t offset;    /* BUFFER: bytes */
   const void *data;   /* BYTES: the bytes; ADDRESSES: mps_address[length] */
-  uint64_t length;    /* BYTES, THREADGROUP: bytes; ADDRESSES: entries; BUFFER: bytes from the offset
-                       * on that a validated kernel may use, as for mps_address */
+  uint64_t length;    /* BYTES: bytes; THREADGROUP: bytes, a multiple of 16, 0 for a slot that the kernel does not
+                       * use, or does not have; ADDRESSES: entries; BUFFER: bytes from the offset on that a validated
+                       * kernel may use, as for mps_address */
 } mps_argument;
 
 typedef enum mps_grid_kind {

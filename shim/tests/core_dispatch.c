@@ -268,7 +268,6 @@ static void tables_are_checked(void) {
 }
 
 static void threadgroup_memory_is_checked(void) {
-  EXPECT_REFUSED(right_reduce, c.arguments[2].length = 0, INVALID_ARGUMENT, "multiple of 16");
   EXPECT_REFUSED(right_reduce, c.arguments[2].length = 24, INVALID_ARGUMENT, "24 bytes");
   EXPECT_REFUSED(right_reduce, c.arguments[2].length = 31760, LIMIT_EXCEEDED,
                  "limit of 32768 bytes: 1024 bytes of its own");
@@ -277,6 +276,20 @@ static void threadgroup_memory_is_checked(void) {
   right_reduce(&c);
   c.arguments[2].length = 32768 - 1024;
   EXPECT_OK(mps_queue_dispatch(queue, &c.dispatch));
+}
+
+static void no_bytes_of_threadgroup_memory_are_for_any_slot(void) {
+  call c;
+  right_reduce(&c);
+  c.arguments[3] = (mps_argument){.kind = MPS_ARGUMENT_THREADGROUP, .index = 30};
+  c.dispatch.argument_count = 4;
+  EXPECT_OK(mps_queue_dispatch(queue, &c.dispatch));
+  c.arguments[2].length = 0;
+  EXPECT_OK(mps_queue_dispatch(queue, &c.dispatch));
+  c.arguments[3].index = 0;
+  EXPECT_FAIL(mps_queue_dispatch(queue, &c.dispatch), INVALID_ARGUMENT, "a second time");
+  c.arguments[3].index = 31;
+  EXPECT_FAIL(mps_queue_dispatch(queue, &c.dispatch), LIMIT_EXCEEDED, "0 to 30");
 }
 
 static void devices_do_not_mix(void) {
@@ -434,6 +447,7 @@ int main(void) {
   inline_bytes_are_checked();
   tables_are_checked();
   threadgroup_memory_is_checked();
+  no_bytes_of_threadgroup_memory_are_for_any_slot();
   devices_do_not_mix();
   the_struct_may_have_another_size();
   copies_and_fills_are_checked();
