@@ -150,7 +150,7 @@ def test_errors_for_any_float(name: str, mode: str) -> None:
     rng = np.random.default_rng(9)
     bits = rng.integers(0, 2**32, 4000, dtype="u4").view("f4")
     x = np.concatenate([EDGES, bits, rng.normal(size=2000).astype("f4"), rng.uniform(-100, 100, 2000).astype("f4")])
-    x = np.where(np.abs(x) < np.finfo("f4").tiny, np.copysign(np.float32(0), x), x)  # as the device counts denormals
+    x = np.where((x > 0) & (name in EXACT_OF_DENORMALS), x, flushed(x)).astype("f4")  # as the device counts denormals
     y = np.roll(x, 7)
     if name == "pow":
         x = np.abs(x)
@@ -169,6 +169,88 @@ def test_errors_for_any_float(name: str, mode: str) -> None:
         off = errors(out.numpy(), exact)
     worst = int(np.argmax(off))
     assert off[worst] <= ERRORS[name], f"{name}({x[worst]!r}, {y[worst]!r}) = {out.numpy()[worst]!r}, {exact[worst]!r}"
+
+
+# The places where formulas end.
+SPECIAL = np.float32(
+    [*EDGES, 1e-45, -1e-45, 1e-40, -1e-40, 1.17e-38, -1.17e-38, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 3, -3, 1e20,
+     -1e20, 8388607.5, -8388607.5, 4194304.5, 88.8, -88.8, -88, 127.9, 128, -126.5, -150, 710, -710]
+)  # fmt: skip
+
+
+def turns(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of pi times its argument, which loses nothing where that is large."""
+    return lambda x: function(np.pi * np.fmod(x, 2))
+
+
+UNARY_SPECIAL = {
+    **{name: function for name, (function, _) in UNARY.items()},
+    "cospi": lambda x: np.where(np.abs(np.fmod(x, 2)) % 1 == 0.5, 0, turns(np.cos)(x)),
+    "fract": lambda x: np.minimum(x - np.floor(x), np.nextafter(np.float32(1), np.float32(0))),
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    "saturate": lambda x: np.fmin(np.fmax(x, 0), 1),
+    "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)),
+    "sinpi": lambda x: np.where(np.fmod(x, 1) == 0, 0 * x, turns(np.sin)(x)),
+    "ldexp": lambda x: x * 8,
+    "modf_whole": np.trunc,
+    "modf_rest": lambda x: np.modf(x)[0],
+    "sincos_sin": np.sin,
+    "sincos_cos": np.cos,
+    "frexp_fraction": lambda x: np.frexp(x)[0],
+}
+del UNARY_SPECIAL["tanpi"]  # is what the two others are, divided
+BINARY_SPECIAL = {
+    **{name: function for name, (function, _) in BINARY.items() if name != "powr"},
+    "fdim": lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x > y, x - y, 0)),
+    "step": lambda x, y: np.where(y < x, 0.0, 1.0),
+}
+# To all other functions a denormal may be zero, but nothing between the two.
+EXACT_OF_DENORMALS = {"log", "log2", "log10", "frexp_fraction"}
+SEVERAL_RESULTS = """
+float ldexp(float x) { return metal::ldexp(x, 3); }
+float modf_whole(float x) { float w; modf(x, w); return w; }
+float modf_rest(float x) { float w; return modf(x, w); }
+float sincos_sin(float x) { float c; return sincos(x, c); }
+float sincos_cos(float x) { float c; sincos(x, c); return c; }
+float frexp_fraction(float x) { int e; return frexp(x, e); }
+"""
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < np.finfo("f4").tiny, np.copysign(0.0, x), x)
+
+
+@pytest.mark.parametrize("group_size", [1, 64], ids=["one at a time", "many at once"])
+@pytest.mark.parametrize("mode", ["safe", "relaxed", "fast"])
+def test_special_arguments(mode: str, group_size: int) -> None:
+    n = SPECIAL.size
+    pairs = [np.ascontiguousarray(axis.ravel()) for axis in np.meshgrid(SPECIAL, SPECIAL)]
+    ones = "".join(f"  out[{row * n} + i] = {name}(x[i]);\n" for row, name in enumerate(UNARY_SPECIAL))
+    twos = "".join(f"  out[{row * n * n} + i] = {name}(x[i], y[i]);\n" for row, name in enumerate(BINARY_SPECIAL))
+    head = "device float *out, device const float *x"
+    library = mpscffi.compile_shader(
+        f"#include <metal_stdlib>\nusing namespace metal;\n{SEVERAL_RESULTS}"
+        f"kernel void of_one({head}, uint i [[thread_position_in_grid]]) {{\n{ones}}}\n"
+        f"kernel void of_two({head}, device const float *y, uint i [[thread_position_in_grid]]) {{\n{twos}}}\n",
+        math_mode=mode,
+    )
+    one, two = mpscffi.zeros((len(UNARY_SPECIAL), n)), mpscffi.zeros((len(BINARY_SPECIAL), n * n))
+    library.of_one(one, mpscffi.asarray(SPECIAL), threads=n, group_size=group_size)
+    library.of_two(two, *map(mpscffi.asarray, pairs), threads=n * n, group_size=group_size)
+    results = [*one.numpy(), *two.numpy()]
+    wrong = []
+    for (name, function), got in zip([*UNARY_SPECIAL.items(), *BINARY_SPECIAL.items()], results, strict=True):
+        given = pairs if name in BINARY_SPECIAL else [SPECIAL]
+        wide = [x.astype("f8") for x in given]
+        with np.errstate(all="ignore"):
+            off = errors(got, function(*wide))
+            off_flushed = errors(got, function(*map(flushed, wide)))
+            off = np.where((given[0] > 0) & (name in EXACT_OF_DENORMALS), off, np.minimum(off, off_flushed))
+        wrong += [
+            f"{name}({', '.join(repr(float(x[at])) for x in given)}) = {got[at]!r}"
+            for at in np.flatnonzero(off > ERRORS.get(name, 2))
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_zero_keeps_its_sign() -> None:
@@ -232,6 +314,17 @@ float sincos_cos(float x) { float c; sincos(x, c); return c; }
     rest, whole = np.modf(wide)
     expected = [fraction, exponent, whole, rest, np.sin(wide), np.cos(wide), wide * 32, exponent - 1]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_frexp_takes_denormals_apart() -> None:
+    x = np.float32([0, -0.0, 1e-45, -1e-45, 1e-40, 1.17e-38, 1.1754944e-38, 3.4028235e38, np.inf, -np.inf, np.nan])
+    preface = "float exponent(float x) { int e; frexp(x, e); return e; }"
+    preface += "float fraction(float x) { int e; return frexp(x, e); }"
+    got = evaluate("float", ["fraction(x)", "exponent(x)", "ilogb(x)"], ("float", x), preface=preface)
+    np.testing.assert_array_equal(got[:2], np.frexp(x))
+    numbers = np.isfinite(x) & (x != 0)
+    np.testing.assert_array_equal(got[2, numbers], np.frexp(x)[1][numbers] - 1)
+    np.testing.assert_array_equal(np.signbit(got[0]), np.signbit(x))
 
 
 def test_functions_of_three() -> None:
@@ -301,21 +394,31 @@ def test_min_and_max_of_bfloats_prefer_numbers_to_nan() -> None:
     np.testing.assert_array_equal(from_bfloat(got), [smaller, smaller, larger, larger])
 
 
-@pytest.mark.parametrize(("name", "function"), [("exp", np.exp), ("log", np.log)])
-def test_every_half(name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
-    """The nearest half, or in a few cases of near ties its neighbour."""
-    x = np.arange(1 << 16, dtype=np.uint16).view("f2")
-    got = np.zeros_like(x)
-    parameters = "device half *out, device const half *in, uint i [[thread_position_in_grid]]"
-    line = f"for (uint j = i; j < {x.size}; j += 1024) {{ out[j] = {name}(in[j]); }}"
-    run(f"kernel void test({parameters}) {{ {line} }}", [got, x], 1024)
-    with np.errstate(all="ignore"):
-        expected = function(x.astype("f8")).astype("f2")
-    is_finite = np.isfinite(expected)
-    np.testing.assert_array_equal(got[~is_finite], expected[~is_finite])
-    apart = np.abs(got[is_finite].view("i2").astype(int) - expected[is_finite].view("i2").astype(int))
-    assert apart.max() <= 1
-    assert np.count_nonzero(apart) < 20
+@pytest.mark.parametrize("kind", ["half", "bfloat"])
+def test_every_number_of_16_bits(kind: str) -> None:
+    """The nearest one, or in a few cases of near ties its neighbour."""
+    names = [name for name in ERRORS if name in UNARY]
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    got = np.zeros((len(names), bits.size), np.uint16)
+    calls = "".join(f"out[{row * bits.size} + i] = {name}(in[i]);\n" for row, name in enumerate(names))
+    given = [array.view("f2") if kind == "half" else array for array in (got, bits)]
+    parameters = f"device {kind} *out, device const {kind} *in, uint i [[thread_position_in_grid]]"
+    run(f"kernel void test({parameters}) {{\n{calls}}}", given, bits.size, 256)
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        x = bits.view("f2").astype("f8") if kind == "half" else from_bfloat(bits).astype("f8")
+    for name, row in zip(names, got, strict=True):
+        with np.errstate(all="ignore"):
+            exact = UNARY[name][0](x if name in EXACT_OF_DENORMALS or kind == "half" else flushed(x))
+            nearest = exact.astype("f2").view("u2") if kind == "half" else to_bfloat(exact.astype("f4"))
+        magnitude, is_nan = (row & 0x7FFF).astype(int), np.isnan(exact)
+        # Denormal results of bfloat may be zero, and logarithms of its negative denormals those of zero.
+        is_free = (kind == "bfloat") & (
+            ((np.abs(exact) < 2.0**-126) & (magnitude <= 0x80)) | ((x < 0) & (flushed(x) == 0) & is_nan)
+        )
+        assert (magnitude[is_nan & ~is_free] > (0x7C00 if kind == "half" else 0x7F80)).all(), name
+        apart = np.abs(row.astype("i2").astype(int) - nearest.astype("i2").astype(int))[~is_nan & ~is_free]
+        assert apart.max() <= 1, name
+        assert np.count_nonzero(apart) < 40, name
 
 
 def test_select() -> None:

@@ -21,10 +21,6 @@ MSLC_FUNC float tanh(float x) {
   return __builtin_copysignf(size < 0.65f ? near_zero : far, x);
 }
 
-// e^x might be infinite where half of it is not. Then it is made of half of e^80 and e^(x - 80).
-constexpr float exp_is_big = 80.0f;
-constexpr float half_of_big_exp = 2.7703112423383797e+34f;
-
 MSLC_FUNC float sinh(float x) {
   const float size = __builtin_fabsf(x);
   const float z = x * x;
@@ -33,15 +29,14 @@ MSLC_FUNC float sinh(float x) {
   p = p * z + 8.3333505e-03f;
   p = p * z + 1.6666667e-01f;
   const float near_zero = x + x * z * p;
-  const float e = __builtin_expf(size > exp_is_big ? size - exp_is_big : size);
-  const float far = size > exp_is_big ? half_of_big_exp * e : 0.5f * e - 0.5f / e;
+  const float half_of_exp = power_of_e(size).shifted(-1); // may be a float where e^x is too large for one
+  const float far = half_of_exp - 0.25f / half_of_exp;
   return size < 1.0f ? near_zero : __builtin_copysignf(far, x);
 }
 
 MSLC_FUNC float cosh(float x) {
-  const float size = __builtin_fabsf(x);
-  const float e = __builtin_expf(size > exp_is_big ? size - exp_is_big : size);
-  return size > exp_is_big ? half_of_big_exp * e : 0.5f * e + 0.5f / e;
+  const float half_of_exp = power_of_e(__builtin_fabsf(x)).shifted(-1);
+  return half_of_exp + 0.25f / half_of_exp;
 }
 
 constexpr float square_is_all = 0x1p30f; // x x + 1 and x x - 1 are the same float as x x
@@ -57,7 +52,7 @@ MSLC_FUNC float asinh(float x) {
   p = p * z - 1.6666666e-01f;
   const float near_zero = size + size * z * p;
   const bool is_big = size > square_is_all;
-  const float far = __builtin_logf(is_big ? size : size + __builtin_sqrtf(z + 1.0f)) + (is_big ? ln_2 : 0.0f);
+  const float far = log(is_big ? size : size + __builtin_sqrtf(z + 1.0f)) + (is_big ? ln_2 : 0.0f);
   return __builtin_copysignf(size < 0.5f ? near_zero : far, x);
 }
 
@@ -72,7 +67,7 @@ MSLC_FUNC float acosh(float x) {
   const float root = __builtin_sqrtf(2.0f * t);
   const float near_one = root + root * t * p;
   const bool is_big = x > square_is_all;
-  const float far = __builtin_logf(is_big ? x : x + __builtin_sqrtf(t * (x + 1.0f))) + (is_big ? ln_2 : 0.0f);
+  const float far = log(is_big ? x : x + __builtin_sqrtf(t * (x + 1.0f))) + (is_big ? ln_2 : 0.0f);
   return x < 1.5f ? near_one : far;
 }
 
@@ -86,7 +81,7 @@ MSLC_FUNC float atanh(float x) {
   p = p * z + 2.0002587e-01f;
   p = p * z + 3.33333e-01f;
   const float near_zero = x + x * z * p;
-  const float far = 0.5f * __builtin_logf((1.0f + size) / (1.0f - size));
+  const float far = 0.5f * log((1.0f + size) / (1.0f - size));
   return size < 0.5f ? near_zero : __builtin_copysignf(far, x);
 }
 
