@@ -1,4 +1,4 @@
-"""Faults put into the Metal device on purpose: the stand-in, or the C test over it, has to find each of them.
+"""Faults put into the Metal device on purpose: the stand-in, or a C test over it, has to find each of them.
 
 Each fault changes one line of one file, which is compiled anew and linked with the rest of the stand-in lane's build.
 Where that is built with a sanitizer, the faults are those that this sanitizer has to find.
@@ -23,20 +23,21 @@ METAL = ROOT / "shim" / "metal"
 
 @dataclass(frozen=True)
 class Fault:
-    """What is changed, and what has to be said about it."""
+    """What is changed, and what has to be said about it by which of the C tests."""
 
     name: str
+    program: str
     file: str
     right: str
     wrong: str
     found: str
     sanitizer: str = ""
-    program: str = "tests/standin/c/metal_device"
 
 
 ALL_FAULTS = [
     Fault(
         "a command buffer leaks",
+        "metal_commands",
         "segment.m",
         "  [segment->commands release];\n  free(",
         "  free(",
@@ -44,6 +45,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a buffer leaks",
+        "metal_memory",
         "buffer.m",
         "[(id<MTLBuffer>)buffer->impl release];",
         "(void)buffer->impl;",
@@ -51,6 +53,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a foreign buffer is not retained",
+        "metal_memory",
         "buffer.m",
         "set_impl(buffer, [impl retain]);",
         "set_impl(buffer, impl);",
@@ -58,6 +61,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an event is released twice",
+        "metal_commands",
         "event.m",
         "    [impl->shared release];\n  }\n  pthread_mutex_destroy",
         "    [impl->shared release];\n    [impl->shared release];\n  }\n  pthread_mutex_destroy",
@@ -65,6 +69,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an autorelease pool is missing",
+        "metal_failures",
         "error.m",
         "@autoreleasepool {",
         "{",
@@ -72,6 +77,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a selector that there is not",
+        "metal_memory",
         "heap.m",
         "heap->size = [impl size];",
         "heap->size = (uint64_t)[(id)impl length];",
@@ -79,6 +85,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an encoder stays open",
+        "metal_commands",
         "segment.m",
         "[encoder endEncoding];",
         "",
@@ -86,6 +93,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an encoder stays open for a wait",
+        "metal_commands",
         "command.m",
         "    metal_end_encoder(queue);\n    metal_segment_hold_event",
         "    metal_segment_hold_event",
@@ -93,6 +101,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a completed handler runs when its command buffer is gone",
+        "metal_commands",
         "segment.m",
         "  @try {\n    [segment->commands commit];",
         "  @try {\n    [segment->commands commit];\n    [segment->commands release];",
@@ -100,6 +109,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a buffer is not held while the GPU uses it",
+        "metal_memory",
         "command.m",
         "  metal_segment_hold_buffer(segment, buffer);\n  if (needs_kernel(device, offset | length)",
         "  if (needs_kernel(device, offset | length)",
@@ -107,6 +117,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an event is not held while the GPU waits for it",
+        "metal_commands",
         "segment.m",
         "  mps_event_hold(event);\n  add_hold(segment, METAL_HOLD_EVENT",
         "  add_hold(segment, METAL_HOLD_EVENT",
@@ -114,6 +125,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an encoder does not wait for the one before",
+        "metal_untracked",
         "segment.m",
         "[queue->blit waitForFence:queue->fence];",
         "",
@@ -121,6 +133,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a product does not wait for what comes before",
+        "metal_untracked",
         "matmul.m",
         "  metal_segment_barrier(queue);\n  mps_status status",
         "  metal_end_encoder(queue);\n  mps_status status",
@@ -128,6 +141,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "what comes behind a product does not wait for it",
+        "metal_untracked",
         "matmul.m",
         "  metal_segment_barrier(queue);\n  mps_traced traced",
         "  mps_traced traced",
@@ -135,6 +149,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "matrices are not held while the GPU uses them",
+        "metal_untracked",
         "matmul.m",
         "    metal_segment_hold_native(segment, matrices[i]);\n",
         "",
@@ -142,6 +157,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "bfloat16 gets to Metal Performance Shaders",
+        "metal_untracked",
         "matmul.m",
         "  if (matmul->data_type == MPS_DATA_BFLOAT) {",
         "  if (false) {",
@@ -149,6 +165,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a committed command buffer is told more",
+        "metal_commands",
         "segment.m",
         "  @try {\n    [segment->commands commit];",
         "  @try {\n    [segment->commands commit];\n[segment->commands encodeWaitForEvent:queue->resume value:1];",
@@ -156,6 +173,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a failed signal is not made up for",
+        "metal_failures",
         "event.m",
         "[impl->shared setSignaledValue:impl->value];",
         "",
@@ -163,6 +181,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a handler comes after the commit",
+        "metal_commands",
         "segment.m",
         "  @try {\n    [segment->commands commit];",
         "  @try {\n    [segment->commands commit];\n"
@@ -171,6 +190,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a list is shorter than it should be",
+        "metal_memory",
         "segment.m",
         "realloc(segment->holds, room * sizeof *holds)",
         "realloc(segment->holds, (room - 1) * sizeof *holds)",
@@ -179,6 +199,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "a shift that is none",
+        "metal_kernels",
         "pipeline.m",
         "UINT32_C(1) << info->index",
         "UINT32_C(1) << (info->index + 32)",
@@ -187,6 +208,7 @@ ALL_FAULTS = [
     ),
     Fault(
         "an event is read without its lock",
+        "host_event",
         "event.m",
         """  pthread_mutex_lock(&impl->lock);
   bool reached = impl->value >= value;
@@ -196,10 +218,10 @@ ALL_FAULTS = [
         "  return impl->value >= value;\n",
         "data race",
         "thread",
-        "shim/tests/host_event",
     ),
 ]
 SANITIZERS = os.environ.get("STANDIN_SANITIZE", "").split(",")
+PROGRAMS = sorted({fault.program for fault in ALL_FAULTS})
 FAULTS = [fault for fault in ALL_FAULTS if fault.sanitizer in SANITIZERS]
 
 
@@ -246,7 +268,7 @@ class Build:
 def build() -> Build:
     folder = Path(os.environ["MPSCFFI_STANDIN_BUILD"])
     subprocess.run(
-        ["meson", "compile", "-C", str(folder), "metal_device", "host_event", "host_kernels"],
+        ["meson", "compile", "-C", str(folder), *PROGRAMS, "host_kernels"],
         check=True,
         timeout=600,
         capture_output=True,
@@ -261,15 +283,20 @@ def build() -> Build:
     return Build(folder, commands)
 
 
-def run(build: Build, library: Path, program: str = "tests/standin/c/metal_device") -> subprocess.CompletedProcess[str]:
+def run(build: Build, library: Path, program: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
     # Found before the programs' own, which are told by RUNPATH; a sanitizer's runtime is in the programs.
     environment |= {"LD_LIBRARY_PATH": str(library.parent), "STANDIN_ZOMBIES": "1"}
     environment.pop("LD_PRELOAD", None)
-    arguments = ["metal"] if program.startswith("shim/") else []
+    arguments = [str(build.folder / "shim/tests/host_kernels.so")]
+    if program.startswith("host_"):
+        path = build.folder / "shim/tests" / program
+        arguments.append("metal")
+    else:
+        path = build.folder / "tests/standin/c" / program
     environment |= {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(
-        [str(build.folder / program), str(build.folder / "shim/tests/host_kernels.so"), *arguments],
+        [str(path), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -285,8 +312,8 @@ def test_a_fault_is_found(fault: Fault, build: Build, tmp_path: Path) -> None:
     assert re.search(fault.found, result.stderr), result.stderr
 
 
-@pytest.mark.parametrize("program", sorted({fault.program for fault in ALL_FAULTS}))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_no_fault_is_found_where_there_is_none(program: str, build: Build, tmp_path: Path) -> None:
-    none = Fault("none", "error.m", "metal_guard(const char", "metal_guard(const char", "")
+    none = Fault("none", program, "error.m", "metal_guard(const char", "metal_guard(const char", "")
     result = run(build, build.library(none, tmp_path), program)
     assert result.returncode == 0, result.stderr
