@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import struct
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import numpy as np
 
 from mpscffi import _blas, fallback
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.array import Array, _allocate, _filled_from, span
+from mpscffi.array import Array, _allocate, _c_strides, _filled_from, span
 from mpscffi.config import settings
 from mpscffi.device import Device, current_device
 from mpscffi.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
@@ -323,27 +324,72 @@ def _data_type(dtype: np.dtype[Any]) -> int | None:
     return _TYPES[dtype.name][0] if dtype.name in _TYPES else None
 
 
+class _Stored(NamedTuple):
+    """Matrices without gaps, as the C library takes them."""
+
+    rows: int
+    columns: int
+    row_bytes: int
+    matrix_bytes: int
+    transposed: int
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain(
+    a: tuple[int, ...],
+    a_strides: tuple[int, ...] | None,
+    b: tuple[int, ...],
+    b_strides: tuple[int, ...] | None,
+    size: int,
+) -> tuple[int, _Stored, _Stored, _Stored] | None:
+    """Return how many products there are of arrays of two shapes, and operands and result; None if it is less plain.
+
+    Strides are None for C order; `size` is an element's. One of them may be a single matrix for the other's stack.
+    """
+    if len(a) < 2 or len(b) < 2 or not a[-1] or (a[:-2] and b[:-2] and a[:-2] != b[:-2]):
+        return None
+    left, right = _stored(a, a_strides, size), _stored(b, b_strides, size)
+    if left is None or right is None:
+        return None
+    count, rows, columns = math.prod(a[:-2] or b[:-2]), a[-2], b[-1]
+    if not b[:-2] and not left.transposed:  # the left matrices are the rows of a single one
+        rows *= count
+        left = left._replace(rows=rows)
+        count = 1
+    return count, left, right, _Stored(rows, columns, columns * size, rows * columns * size, 0)
+
+
+def _stored(shape: tuple[int, ...], strides: tuple[int, ...] | None, size: int) -> _Stored | None:
+    """Return how an array's matrices are stored, if they and their stack have no gaps."""
+    *stack, rows, columns = shape
+    each = rows * columns * size if stack else 0
+    if strides is None:
+        return _Stored(rows, columns, columns * size, each, 0)
+    *steps, along, down = _c_strides((*stack, columns, rows), size)
+    return _Stored(columns, rows, rows * size, each, 1) if strides == (*steps, down, along) else None
+
+
 def _queue_plain(a: Array, b: Array, result: Array) -> bool:
-    """Queue the product of two matrices in C order, the usual case, quickly; False if it is not that."""
-    if not (a._strides is b._strides is result._strides is None and len(a.shape) == len(b.shape) == 2):
-        return False
-    (rows, inner), columns, size = a.shape, b.shape[1], a.dtype.itemsize
+    """Queue the product of arrays without gaps, the usual case, quickly; False if it is not that."""
+    size = a.dtype.itemsize
+    plain = _plain(a.shape, a._strides, b.shape, b._strides, size) if result._strides is None else None
     stream = current_stream()
-    if not inner or (a._offset | b._offset | result._offset) % size or stream._recording is not None:
+    if plain is None or (a._offset | b._offset | result._offset) % size or stream._recording is not None:
         return False
     if settings().prefer_metal or (result.device.backend == "metal" and _is_bfloat(a.dtype)):
         return False
     left, right, target = a._block, b._block, result._block
+    count, of_left, of_right, of_target = plain
     call = ffi.new(
         _MATMUL,
         (
             _MATMUL_SIZE,
             _data_type(a.dtype),
             0,
-            1,
-            (left.pointer, a._offset, rows, inner, inner * size),
-            (right.pointer, b._offset, inner, columns, columns * size),
-            (target.pointer, result._offset, rows, columns, columns * size),
+            count,
+            (left.pointer, a._offset, *of_left),
+            (right.pointer, b._offset, *of_right),
+            (target.pointer, result._offset, *of_target),
         ),
     )
     stream._use((left, right, target))

@@ -209,7 +209,7 @@ class _CpuLaw:
 
 
 def _is_for_cpu(dtype: np.dtype[Any]) -> bool:
-    return dtype.name == "float64" and fallback.allows("a random array", dtype)
+    return dtype.kind == "f" and dtype.itemsize == 8 and fallback.allows("a random array", dtype)
 
 
 def _chosen(generator: Generator | None) -> Generator:
@@ -360,14 +360,23 @@ def _exponential_law(dtype: np.dtype[Any], lambd: float, function: str) -> _Law:
 
 
 def _bernoulli(dtype: np.dtype[Any], p: SupportsFloat, function: str) -> _Law | _CpuLaw:
-    on_cpu = _is_for_cpu(dtype)
-    metal = "" if on_cpu else _any_type(dtype, function)
     probability = _number(p, "p", function)
-    if not 0 <= probability <= 1:
+    if not _is_for_cpu(dtype):
+        return _bernoulli_law(dtype, probability, function)
+    _check_probability(probability, function)
+    return _CpuLaw(lambda numbers, shape: numbers.random(shape) < probability)
+
+
+@lru_cache
+def _bernoulli_law(dtype: np.dtype[Any], p: float, function: str) -> _Law:
+    metal = _any_type(dtype, function)
+    _check_probability(p, function)
+    return _Law(f"bernoulli_{metal}", struct.pack("<Q", round(p * 2**32)))
+
+
+def _check_probability(p: float, function: str) -> None:
+    if not 0 <= p <= 1:
         raise InvalidArgumentError(f"{function}: got p={p}, expected a probability from 0 to 1")
-    if on_cpu:
-        return _CpuLaw(lambda numbers, shape: numbers.random(shape) < probability)
-    return _Law(f"bernoulli_{metal}", struct.pack("<Q", round(probability * 2**32)))
 
 
 def _integers(dtype: np.dtype[Any], low: SupportsIndex, high: SupportsIndex, function: str) -> _Law | _CpuLaw:

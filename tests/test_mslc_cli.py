@@ -161,6 +161,13 @@ def test_generated_code(form: str, suffix: str, word: str, directory: Path) -> N
     assert word in (directory / f"one{suffix}").read_text()
 
 
+def test_a_library_tells_how_much_its_author_says(directory: Path) -> None:
+    loop = "kernel void k(device float *x) { for (uint i = 0; i < 9; i++) x[i] = 7; }"
+    (directory / "loop.metal").write_text(f"#ifdef __MSLC__\n[[thread_work(9)]]\n#endif\n{loop}")
+    assert run(directory / "loop.metal", "--emit=cpp") == 0
+    assert 'MSLC_KERNEL_LIBRARY("k", 2, 9, (1024),' in (directory / "loop.cpp").read_text()
+
+
 def test_an_instantiation_of_a_template(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory / "put.metal").write_text("template <typename T> kernel void put(device T *x) { x[0] = 7; }")
     assert run(directory / "put.metal", "--kernel", "put<float>", "-o", directory / "put.so") == 0

@@ -356,6 +356,29 @@ def test_what_a_kernel_may_reach(body: str, fibers: bool, bounded: bool) -> None
     assert rewriter.calls.is_bounded(kernel) is bounded
 
 
+def work(source: str) -> int:
+    return Rewriter(source).entries["k"].kernel.work
+
+
+def test_work_that_an_author_tells() -> None:
+    loop = "kernel void k(device float *x) { while (x[0] < 1) x[0]++; }"
+    assert work(loop) == 0
+    assert work(f"[[thread_work(16)]] {loop}") == 16
+    assert work(f"[[max_total_threads_per_threadgroup(64), thread_work(1 << 4)]] {loop}") == 16
+
+
+def test_work_of_a_template_is_that_of_its_kernels() -> None:
+    template = "template <typename T> [[thread_work(5)]] kernel void f(device T *x) { for (;;) x[0]++; }"
+    instance = 'template [[host_name("k")]] kernel void f<float>(device float *);'
+    assert work(f"{template} {instance}") == 5
+
+
+@pytest.mark.parametrize("value", ["", "0", "16385", "-1", "N"])
+def test_work_that_cannot_be(value: str) -> None:
+    with pytest.raises(RewriteError, match=f"'thread_work' takes a number from 1 to 16384, not '{value}'"):
+        Rewriter(f"[[thread_work({value})]] kernel void k(device float *x) {{}}")
+
+
 def test_loops_that_wait_yield() -> None:
     text = cpp("kernel void k(device atomic_int *a) { while (atomic_load_explicit(a, r) == 0) {} }")
     assert "while (::mslc::yield(), atomic_load_explicit(a, r) == 0)" in text

@@ -9,6 +9,14 @@
 #include <metal_stdlib>
 using namespace metal;
 
+// How many threads of a kernel without loops one of these kernels' threads is worth, at most. The host device runs what
+// is little at once, and would else take each loop for one that may not end.
+#ifdef __MSLC__
+#define WORK(THREADS) [[thread_work(THREADS)]]
+#else
+#define WORK(THREADS)
+#endif
+
 // A loop with a call in it is not vectorized.
 #define INLINE inline __attribute__((always_inline))
 
@@ -241,6 +249,7 @@ struct part {
 
 // Elements in C order, whole blocks only.
 template <typename T, typename Law>
+WORK(16)
 kernel void dense(device T *out [[buffer(0)]], constant part &p [[buffer(1)]], constant Law &given [[buffer(2)]],
                   uint i [[thread_position_in_grid]]) {
   Law law = given;
@@ -266,6 +275,7 @@ INLINE long place(ulong element, constant long *layout) {
 
 // The same elements wherever they lie, and those of a last block that is not whole.
 template <typename T, typename Law>
+WORK(64)
 kernel void scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
                       constant Law &given [[buffer(2)]], constant long *layout [[buffer(3)]],
                       uint i [[thread_position_in_grid]]) {
@@ -387,6 +397,7 @@ private:
 
 // `given[element * step]` is an element's parameter: with a step of 0 there is one for all.
 template <typename T, typename Law>
+WORK(256)
 kernel void each(device T *out [[buffer(0)]], constant part &p [[buffer(1)]], device const float *given [[buffer(2)]],
                  constant uint &step [[buffer(3)]], uint i [[thread_position_in_grid]]) {
   const ulong element = p.first + i;
@@ -396,6 +407,7 @@ kernel void each(device T *out [[buffer(0)]], constant part &p [[buffer(1)]], de
 }
 
 template <typename T, typename Law>
+WORK(256)
 kernel void each_scattered(device uchar *out [[buffer(0)]], constant part &p [[buffer(1)]],
                            device const float *given [[buffer(2)]], constant uint &step [[buffer(3)]],
                            constant long *layout [[buffer(4)]], uint i [[thread_position_in_grid]]) {
@@ -409,6 +421,7 @@ kernel void each_scattered(device uchar *out [[buffer(0)]], constant part &p [[b
 
 // What a permutation sorts: a random word above the element's number; and another word, by which elements are sorted
 // whose first ones are equal.
+WORK(16)
 kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buffer(1)]], constant part &p [[buffer(2)]],
                       uint i [[thread_position_in_grid]]) {
   const ulong block = p.first + i;
@@ -423,6 +436,7 @@ kernel void sort_keys(device ulong *keys [[buffer(0)]], device uint *ties [[buff
 }
 
 // A small permutation, by Fisher and Yates, in one thread: the exchange number j takes word j of the stream.
+WORK(16384)
 kernel void shuffled(device long *out [[buffer(0)]], constant part &p [[buffer(1)]]) {
   const uint count = uint(p.count);
   for (uint j = 0; j < count; j++) {

@@ -107,12 +107,16 @@ class Parameter:
 
 @dataclass(slots=True)
 class Kernel:
-    """A kernel function, or the template of many."""
+    """A kernel function, or the template of many.
+
+    `work` is what its author says that a thread does, in threads of a kernel without loops; 0 if nothing was said.
+    """
 
     function: Function
     number: int
     parameters: list[Parameter]
     max_threads: list[int] = field(default_factory=list)
+    work: int = 0
 
 
 class ParameterError(Exception):

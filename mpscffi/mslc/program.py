@@ -483,7 +483,8 @@ class Program:
             flags |= _FLAG_GANGS
             tail += f"MSLC_GANG_THREAD({arguments})\n"
         macro = f"MSLC_KERNEL({number}, " if number else "MSLC_KERNEL_LIBRARY("
-        tail += f"{macro}{name}, {flags}, {_limit(entry)}, {pointer}, {arguments})\n"
+        work = entry.kernel.work
+        tail += f"{macro}{name}, {flags}, {work}, {_limit(entry)}, {pointer}, {arguments})\n"
         unit = self._unit(values, output, tail, [entry, entry], number or "_only")
         unit.is_split, unit.meets, unit.is_long = is_split, meets, is_long
         return unit
@@ -505,7 +506,7 @@ class Program:
             return _FLAG_VALIDATED | _FLAG_FIBERS  # a stack for each thread, so that they can be told apart
         calls, function = self._rewritten.calls, entry.kernel.function
         return (_FLAG_FIBERS if calls.needs_fibers(function) else 0) | (
-            _FLAG_BOUNDED if calls.is_bounded(function) else 0
+            _FLAG_BOUNDED if entry.kernel.work or calls.is_bounded(function) else 0
         )
 
     def _launch(self, entry: Entry) -> tuple[str, str, str]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _DECIMAL = re.compile(r"[.eEpP]")
+#: More would let no launch be a short one.
+_MAX_WORK = 16384
 
 
 class RewriteError(Exception):
@@ -271,6 +273,9 @@ class Rewriter:
         limit = next((item for item in function.attributes if item.name == "max_total_threads_per_threadgroup"), None)
         if limit is not None:
             self._limit(kernel, limit)
+        work = next((item for item in function.attributes if item.name == "thread_work"), None)
+        if work is not None:
+            kernel.work = self._work(work)
         self._kernels.setdefault(function.name, []).append(kernel)
         if function.template is None:
             name = self._host_name(function.attributes) or function.name
@@ -294,6 +299,13 @@ class Rewriter:
         self.tokens.output[function.stop - 1] += (
             f" {header} struct {_limit_name(kernel)} {{ static constexpr unsigned value = ({value}); }};"
         )
+
+    def _work(self, attribute: Attribute) -> int:
+        text = self.tokens.spelled(attribute.arguments)
+        value = integer_value(text)
+        if value is None or not 0 < value <= _MAX_WORK:
+            raise self._error(f"'{attribute.name}' takes a number from 1 to {_MAX_WORK}, not '{text}'", attribute.start)
+        return value
 
     def _enter(
         self, name: str, kernel: Kernel, expression: str, max_threads: str, is_instantiation: bool, token: int

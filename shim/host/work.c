@@ -242,12 +242,17 @@ void host_work_fill(host_work *work, mps_buffer *buffer, uint64_t offset, uint64
 
 /* ---- running ---- */
 
-bool host_work_is_small(const host_work *work) {
-  if (!work->name) {
-    return work->threads <= SMALL_BYTES;
-  }
+/* How many threads of a kernel without loops do as much as all of a dispatch; UINT64_MAX if nobody knows. */
+static uint64_t plain_threads(const host_work *work) {
   const unsigned both = MSLC_KERNEL_BOUNDED | MSLC_KERNEL_FIBERS;
-  return (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && work->threads <= SMALL_THREADS;
+  uint64_t each = work->kernel->work ? work->kernel->work : 1, all;
+  bool is_known =
+      (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && !__builtin_mul_overflow(work->threads, each, &all);
+  return is_known ? all : UINT64_MAX;
+}
+
+bool host_work_is_small(const host_work *work) {
+  return work->name ? plain_threads(work) <= SMALL_THREADS : work->threads <= SMALL_BYTES;
 }
 
 /* Far more than it takes: a byte a nanosecond, and for a thread of a kernel without loops as long as a hundred. */
@@ -257,10 +262,8 @@ uint64_t host_work_cost(const host_work *work) {
   if (!work->name) {
     return work->threads;
   }
-  const unsigned both = MSLC_KERNEL_BOUNDED | MSLC_KERNEL_FIBERS;
   uint64_t cost;
-  bool is_known = (work->kernel->flags & both) == MSLC_KERNEL_BOUNDED && !work->bounds &&
-                  !__builtin_mul_overflow(work->threads, THREAD_NS, &cost);
+  bool is_known = !work->bounds && !__builtin_mul_overflow(plain_threads(work), THREAD_NS, &cost);
   return is_known ? cost : UINT64_MAX;
 }
 
@@ -274,7 +277,8 @@ static uint64_t chunk_of(const host_work *work) {
   uint64_t least = 1;
   if (work->kernel->flags & MSLC_KERNEL_BOUNDED) {
     uint64_t group = volume(work->launch.group);
-    least = group < SMALL_THREADS / 4 ? SMALL_THREADS / 4 / group : 1;
+    uint64_t most = SMALL_THREADS / 4 / (work->kernel->work ? work->kernel->work : 1);
+    least = group < most ? most / group : 1;
   }
   return chunk < least ? least : chunk;
 }

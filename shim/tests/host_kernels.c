@@ -33,6 +33,10 @@ static const mslc_kernel add = {"add", add_run, MSLC_KERNEL_BOUNDED, 1024, 2, 0,
 /* The same, but not known to end: so the queue's thread runs it. */
 static const mslc_kernel add_loop = {"add_loop", add_run, 0, 1024, 2, 0, add_arguments, NULL, NULL};
 
+/* The same, each thread of which counts as a thousand. */
+static const mslc_kernel add_heavy = {"add_heavy", add_run, MSLC_KERNEL_BOUNDED, 1024, 2, 1000, add_arguments,
+                                      NULL,        NULL};
+
 /* out[i] = sum of the first words of the buffers in the table, which 0 ends */
 static void gather_run(const mslc_launch *launch, unsigned long first, unsigned long last) {
   uint32_t *out = launch->buffers[0];
@@ -118,8 +122,8 @@ static void wild_run(const mslc_launch *launch, unsigned long first, unsigned lo
 static const mslc_kernel wild = {"wild", wild_run, MSLC_KERNEL_BOUNDED, 1024, 0, 0, NULL, NULL, NULL};
 static const mslc_kernel wild_loop = {"wild_loop", wild_run, 0, 1024, 0, 0, NULL, NULL, NULL};
 
-static const mslc_kernel *const kernels[] = {&add,    &add_loop, &gather, &places,   &forever,
-                                             &uneven, &gate,     &wild,   &wild_loop};
+static const mslc_kernel *const kernels[] = {&add,     &add_loop, &add_heavy, &gather, &places,
+                                             &forever, &uneven,   &gate,      &wild,   &wild_loop};
 
 __attribute__((visibility("default"))) const mslc_library mslc_kernel_library = {
     MSLC_LIBRARY_MAGIC, MSLC_KERNEL_ABI, sizeof kernels / sizeof *kernels, 0, kernels, &runtime};

@@ -9,9 +9,9 @@
  */
 static void test_grids(void) {
   static const uint64_t sizes[] = {1, 3, 255, 256, 257, 16384, 16385, 1000003};
-  static const char *const kernels[] = {"add", "add_loop"};
+  static const char *const kernels[] = {"add", "add_loop", "add_heavy"};
   mps_queue *queue = make_queue("grids");
-  for (size_t k = 0; k < 2; k++) {
+  for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
     mps_pipeline *pipeline = make_pipeline(kernels[k]);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
       mps_buffer *buffer = make_buffer((sizes[i] + 1) * 4);
@@ -28,6 +28,31 @@ static void test_grids(void) {
     EXPECT_OK(mps_pipeline_release(pipeline));
   }
   EXPECT_OK(mps_queue_release(queue));
+}
+
+/* Whether a launch has run when the call returns, which only the caller's thread can have done: nothing is committed.
+ */
+static bool runs_at_once(const char *kernel, uint64_t threads) {
+  mps_queue *queue = make_queue("at once");
+  mps_pipeline *pipeline = make_pipeline(kernel);
+  mps_buffer *buffer = make_buffer(threads * 4);
+  uint32_t one = 1;
+  run(queue, pipeline, buffer, &one, threads);
+  bool has_run = words(buffer)[threads - 1] == 1;
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(words(buffer)[threads - 1], 1);
+  EXPECT_OK(mps_buffer_release(buffer));
+  EXPECT_OK(mps_pipeline_release(pipeline));
+  EXPECT_OK(mps_queue_release(queue));
+  return has_run;
+}
+
+static void test_what_runs_at_once(void) {
+  EXPECT(runs_at_once("add", 16384));
+  EXPECT(!runs_at_once("add", 16385));
+  EXPECT(!runs_at_once("add_loop", 1));
+  EXPECT(runs_at_once("add_heavy", 16));
+  EXPECT(!runs_at_once("add_heavy", 17));
 }
 
 /* A launch is complete when the last thread that takes part in it is, whichever that is. */
@@ -620,6 +645,7 @@ int main(int argc, char **argv) {
   fixture_open(argc, argv);
   test_nothing_to_wait_for();
   test_grids();
+  test_what_runs_at_once();
   test_uneven_grid();
   test_order();
   test_list();

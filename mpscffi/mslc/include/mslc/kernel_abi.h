@@ -56,7 +56,7 @@ typedef struct mslc_launch {
 
 /* Bits of mslc_kernel.flags. */
 #define MSLC_KERNEL_FIBERS 1    /* uses barriers or SIMD-group functions: its threads run as fibers */
-#define MSLC_KERNEL_BOUNDED 2   /* has no loop and no recursion: it ends whatever its arguments are */
+#define MSLC_KERNEL_BOUNDED 2   /* ends whatever its arguments are: no loop, no recursion, or its author says so */
 #define MSLC_KERNEL_VALIDATED 4 /* asks the runtime about each access to memory */
 #define MSLC_KERNEL_GANGS 8     /* beside FIBERS: a fiber is a whole SIMD-group, whose lanes are loops */
 
@@ -67,7 +67,7 @@ typedef struct mslc_kernel {
   unsigned flags;
   unsigned max_total_threads; /* [[max_total_threads_per_threadgroup]], else 1024 */
   unsigned argument_count;
-  unsigned reserved;
+  unsigned work; /* with BOUNDED: as how many threads without loops one counts; 0 as 1 */
   const mslc_argument *arguments;
   mslc_threadgroup_slot *slots; /* [slots, slots_end), both NULL if there are none */
   mslc_threadgroup_slot *slots_end;

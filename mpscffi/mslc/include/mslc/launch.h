@@ -3,8 +3,8 @@
 // The unit that mslc generates begins with MSLC_THREADGROUP_MEMORY(_only) and ends with
 //
 //   static constexpr mslc::parameter_text mslc_texts[] = {{"out", "float"}, {"i", "uint"}};
-//   MSLC_KERNEL_LIBRARY("host name", flags, max_total_threads, mslc_texts, &fill<float>, mslc::role<mslc::buffer, 0>,
-//                       mslc::role<mslc::thread_position_in_grid>)
+//   MSLC_KERNEL_LIBRARY("host name", flags, work, max_total_threads, mslc_texts, &fill<float>,
+//                       mslc::role<mslc::buffer, 0>, mslc::role<mslc::thread_position_in_grid>)
 //
 // with one text and one role for each parameter (`mslc_texts` is nullptr if there is none); C++ deduces their types.
 //
@@ -385,7 +385,7 @@ template <class T> constexpr bool fits_slot = sizeof(T) <= 0xffffffff;
   }
 
 // The end of the unit: the description of its kernel. Last come the address of its function and the roles.
-#define MSLC_KERNEL(unit, host_name, flags, max_threads, texts, ...)                                                   \
+#define MSLC_KERNEL(unit, host_name, flags, work, max_threads, texts, ...)                                             \
   MSLC_THUNKS                                                                                                          \
   MSLC_NUMBER_HELPERS                                                                                                  \
   static constexpr mslc::argument_table<__VA_ARGS__> mslc_arguments(texts);                                            \
@@ -396,7 +396,7 @@ template <class T> constexpr bool fits_slot = sizeof(T) <= 0xffffffff;
                                          flags,                                                                        \
                                          max_threads,                                                                  \
                                          mslc_arguments.count,                                                         \
-                                         0,                                                                            \
+                                         work,                                                                         \
                                          mslc_arguments.list,                                                          \
                                          __start_mslc_slots##unit,                                                     \
                                          __stop_mslc_slots##unit};                                                     \
