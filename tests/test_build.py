@@ -71,6 +71,14 @@ def build_script() -> ModuleType:
     return module
 
 
+def test_page_lists_the_header() -> None:
+    code = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    page = (ROOT / "docs" / "c-abi.md").read_text(encoding="utf-8").partition("\n## Functions and constants\n")[2]
+    listed = re.findall(r"`(mps_\w+|MPS_\w+)`", page)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == declared() | set(re.findall(r"\bMPS_[A-Z]\w+", code)) - {"MPS_API"}
+
+
 def test_binding_is_that_of_this_header() -> None:
     fresh = build_script().ffibuilder
     kinds, structs, unions = fresh.list_types()

@@ -608,11 +608,11 @@ MPS_API mps_status mps_queue_matmul(mps_queue *queue, const mps_matmul *matmul);
 typedef mps_status (*mps_matmul_fn)(void *user, const mps_matmul *matmul, const void *left, const void *right,
                                     void *result);
 
-typedef enum mps_matmul_flags {
+typedef enum mps_matmul_flag {
   MPS_MATMUL_ANY_THREAD = 1 /* may also be called on the thread that waits for the product: it wakes no other */
-} mps_matmul_flags;
+} mps_matmul_flag;
 
-/* Set, or with NULL remove, the host device's function for products. `flags` are mps_matmul_flags. Work that was
+/* Set, or with NULL remove, the host device's function for products. `flags` are bits of mps_matmul_flag. Work that was
  * encoded before and has not begun uses the new one; calls of the one before may be under way, and go on after the
  * return. Errors: INVALID_ARGUMENT for unknown flags. Since 1. */
 MPS_API mps_status mps_matmul_set(mps_matmul_fn function, void *user, uint32_t flags);
