@@ -144,6 +144,25 @@ def compiled(device: mpscffi.Device) -> Callable[[str], mpscffi.ShaderLibrary]:
     return compile_once
 
 
+SPIN = """
+kernel void spin(device uint* x, constant uint& rounds) {
+  uint v = x[0];
+  for (uint i = 0; i < rounds; i++) { v = v * 1664525u + 1013904223u; x[1] = v; }
+  x[0] = v;
+}
+"""
+
+
+@pytest.fixture
+def spin(compiled: Callable[[str], mpscffi.ShaderLibrary]) -> Callable[..., None]:
+    """Queues work for as many rounds as it is told; the result depends on every round."""
+    kernel = compiled(SPIN).spin
+    x = mpscffi.zeros(2, dtype="uint32")
+    kernel(x, 1, threads=1)
+    mpscffi.synchronize()
+    return lambda rounds=20_000_000: kernel(x, rounds, threads=1)
+
+
 GATE = """
 #include <metal_stdlib>
 using namespace metal;

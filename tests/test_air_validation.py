@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from air_modules import Body, Kernel, Source, constant, device, given, metallib, threadgroup
+from failures import failure
 
 import mpscffi
-from mpscffi.errors import ExecutionError
 from mpscffi.mslc.air.translate import translate
 from mpscffi.mslc.errors import CompilerMissing
 from mpscffi.mslc.toolchain import find_toolchain
@@ -40,17 +39,6 @@ def shift() -> Kernel:
     body.store("float", body.load("float", "%1", place), "%0", "%3")
     parameters = [device("x", 0), device("y", 1, access="read"), constant("n", 2), given("thread_position_in_grid")]
     return Kernel("shift", parameters, body.text)
-
-
-def passes(run: Callable[[], Any]) -> None:
-    run()
-    mpscffi.synchronize()
-
-
-def failure(run: Callable[[], Any]) -> str:
-    with pytest.raises(ExecutionError) as caught:
-        passes(run)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -15,27 +15,12 @@ from mpscffi._ffi import check, ffi, lib
 
 pytestmark = pytest.mark.usefixtures("device")
 
-# Works for as long as it is told to; the result depends on every round.
-SPIN = """
+SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
-kernel void spin(device uint* x, constant uint& rounds) {
-  uint v = x[0];
-  for (uint i = 0; i < rounds; i++) { v = v * 1664525u + 1013904223u; x[1] = v; }
-  x[0] = v;
-}
 kernel void add(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] += n; }
 kernel void times(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] *= n; }
 """
-
-
-@pytest.fixture
-def spin(compiled: Any) -> Any:
-    kernel = compiled(SPIN).spin
-    x = mpscffi.zeros(2, dtype="uint32")
-    kernel(x, 1, threads=1)
-    mpscffi.synchronize()
-    return lambda rounds=20_000_000: kernel(x, rounds, threads=1)
 
 
 def timed(count: int = 2) -> list[mpscffi.Event]:
@@ -177,7 +162,7 @@ def test_timeouts_that_are_none(timeout: Any, error: type[Exception]) -> None:
 
 def test_order_between_streams(gate: Any, compiled: Any) -> None:
     # The gate holds up the default stream.
-    kernels = compiled(SPIN)
+    kernels = compiled(SOURCE)
     x = mpscffi.ones(1000, dtype="int32")
     other, event = mpscffi.Stream(), mpscffi.Event()
     kernels.add(x, 1)
@@ -300,7 +285,7 @@ def test_refusals_of_timestamp() -> None:
 
 
 def test_points_of_a_timeline(gate: Any, compiled: Any) -> None:
-    kernels, event = compiled(SPIN), mpscffi.Event()
+    kernels, event = compiled(SOURCE), mpscffi.Event()
     x = mpscffi.zeros(10, dtype="int32")
     assert event.value == 0
     for n in (1, 2, 3):
@@ -325,7 +310,7 @@ def test_points_of_a_timeline(gate: Any, compiled: Any) -> None:
 
 
 def test_a_stream_waits_for_the_cpu(compiled: Any) -> None:
-    kernels, event, stream = compiled(SPIN), mpscffi.Event(), mpscffi.Stream()
+    kernels, event, stream = compiled(SOURCE), mpscffi.Event(), mpscffi.Stream()
     x = mpscffi.ones(10, dtype="int32")
     with mpscffi.stream(stream):
         event.wait(value=3)
@@ -341,7 +326,7 @@ def test_a_stream_waits_for_the_cpu(compiled: Any) -> None:
 
 
 def test_streams_take_turns_by_one_timeline(compiled: Any) -> None:
-    kernels, event = compiled(SPIN), mpscffi.Event()
+    kernels, event = compiled(SOURCE), mpscffi.Event()
     x = mpscffi.asarray(np.zeros(100, np.int32))
     streams = [mpscffi.Stream(), mpscffi.Stream()]
     expected, turns = 0, range(1, 9)

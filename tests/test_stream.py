@@ -22,11 +22,6 @@ pytestmark = pytest.mark.usefixtures("device")
 SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
-kernel void spin(device uint* x, constant uint& rounds) {
-  uint v = x[0];
-  for (uint i = 0; i < rounds; i++) { v = v * 1664525u + 1013904223u; x[1] = v; }
-  x[0] = v;
-}
 kernel void add(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] += n; }
 kernel void times(device int* x, constant int& n, uint i [[thread_position_in_grid]]) { x[i] *= n; }
 kernel void fault(device ulong* at) { *(device int*)(at[0]) = 1; }
@@ -36,14 +31,6 @@ kernel void fault(device ulong* at) { *(device int*)(at[0]) = 1; }
 @pytest.fixture
 def kernels(compiled: Any) -> Any:
     return compiled(SOURCE)
-
-
-@pytest.fixture
-def spin(kernels: Any) -> Any:
-    x = mpscffi.zeros(2, dtype=np.uint32)
-    kernels.spin(x, 1, threads=1)
-    mpscffi.synchronize()
-    return lambda rounds=20_000_000: kernels.spin(x, rounds, threads=1)
 
 
 # ---- the current stream

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from failures import failure, passes
 
 import mpscffi
-from mpscffi.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.host_only("Metal validates by itself")
@@ -38,17 +38,6 @@ def kernel(source: str, **options: Any) -> Any:
     library = mpscffi.compile_shader(HEAD + source, validate=True, **options)
     (name,) = library
     return getattr(library, name)
-
-
-def passes(run: Callable[[], Any]) -> None:
-    run()
-    mpscffi.synchronize()
-
-
-def failure(run: Callable[[], Any]) -> str:
-    with pytest.raises(ExecutionError) as caught:
-        passes(run)
-    return str(caught.value)
 
 
 # ---------------------------------------------------------------- bounds
