@@ -52,7 +52,7 @@ def measure_type(report: Report, library: mps.ShaderLibrary, kind: str) -> None:
     a, b, c = (mps.asarray(part) for part in (first, second, out.copy()))
     for name, (function, target) in {**BINARY, **UNARY}.items():
         kernel = f"vv_{name}{kind}" if name in BINARY else f"v_{name}{kind}{kind}"
-        if is_integer and target == ARITHMETIC:
+        if kernel not in library or (is_integer and target == ARITHMETIC):
             continue
         given, hosts = ((a, b), (first, second)) if name in BINARY else ((a,), (first,))
         ours, theirs = partial(run, library[kernel], *given, c), partial(function, *hosts, out=out)

@@ -27,6 +27,7 @@ from mpscffi.source import MATH_MODES, Source, library_from_source
 __all__ = ["ShaderLibrary", "compile_shader", "load_metallib"]
 
 _FILE_NAME = re.compile(r"\s*[^\n;{}]+\.metal\s*")
+_SHOWN_NAMES = 20  # of the kernels there are, in a message: some libraries have thousands
 
 
 class ShaderLibrary(ProcessBound):
@@ -80,9 +81,10 @@ class ShaderLibrary(ProcessBound):
         if made is None or self.__source is None:
             is_template = isinstance(name, str) and name in kernel_templates(text)
             hint = f": it is a template, so ask for an instantiation, as '{name}<float>'" if is_template else ""
-            raise KernelNotFoundError(
-                f"there is no kernel {name!r} in the library, which has {', '.join(self.__names) or 'none'}{hint}"
-            )
+            shown = ", ".join(self.__names[:_SHOWN_NAMES]) or "none"
+            more = len(self.__names) - _SHOWN_NAMES
+            shown += f" and {more} more" if more > 0 else ""
+            raise KernelNotFoundError(f"there is no kernel {name!r} in the library, which has {shown}{hint}")
         source = self.__source.with_text(made[0])
         return ShaderLibrary(_compiled(source, self.__device), self.__device, source)[made[1]]
 

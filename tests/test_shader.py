@@ -893,3 +893,11 @@ def test_kernel_libraries_from_path_and_bytes(device: mpscffi.Device, tmp_path: 
         x = mpscffi.asarray([1.0, 2.0, 3.0])
         library.square(x)
         assert x.tolist() == [1, 4, 9]
+
+
+def test_a_missing_kernel_is_told_with_some_of_those_there_are(device: mpscffi.Device) -> None:
+    library = mpscffi.compile_shader("".join(f"kernel void k{n}(device float *a) {{}}\n" for n in range(25)))
+    with pytest.raises(AttributeError) as caught:
+        library["other"]
+    assert "k0, k1" in str(caught.value)
+    assert str(caught.value).endswith("k19 and 5 more")
