@@ -101,6 +101,7 @@ def is_of(command: list[str], way: str) -> bool:
     }[way]
 
 
+@pytest.mark.unvalidated("ways that validated kernels do not have")
 @pytest.mark.parametrize("died", [False, True], ids=["too long", "killed"])
 @pytest.mark.parametrize(
     "ways",

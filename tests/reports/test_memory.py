@@ -136,7 +136,7 @@ def test_what_the_user_sets_is_what_counts(python: Any, device: mps.Device) -> N
     result = python(script, **{HIGH: "0.5", "MPSCFFI_DEVICE": device.backend})
     assert result.stdout.split() == ["True", "None"], result.stderr
     small = Allocator(SimulatedMemory(recommended=512 * MIB), 1.7, 1.4)
-    assert (small.limit, small.low_limit) == (int(1.7 * 512 * MIB), int(1.4 * 512 * MIB))
+    assert (small.budget.limit, small.budget.low_limit) == (int(1.7 * 512 * MIB), int(1.4 * 512 * MIB))
 
 
 def test_hundreds_of_thousands_of_small_arrays(device: mps.Device) -> None:
