@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -366,6 +367,23 @@ def test_lines_with_times_and_buffers(python: Python) -> None:
         assert ", buffers=[0: 0x" in line
         assert "gpu=" in line
         assert "kernel=" in line
+
+
+def test_lines_of_copies_and_products_have_their_buffers(python: Python) -> None:
+    code = """
+        import mpscffi
+        x, y = mpscffi.ones(16).reshape(4, 4), mpscffi.zeros(16).reshape(4, 4)
+        y.copy_from(x, non_blocking=True)
+        product = x @ y
+        mpscffi.synchronize()
+    """
+    ran = python(code, PYTORCH_MPS_LOG_PROFILE_INFO=str(1 | 2 | 512))
+    one = "{}: (0x[0-9a-f]+):[0-9]+"
+    copied = re.search(rf"^Blit: copy.*buffers=\[{one.format(0)}, {one.format(1)}\]", ran.stderr, re.M)
+    multiplied = re.search(rf"^mps::matmul:.*\[{one.format(0)}, {one.format(1)}, {one.format(2)}\]", ran.stderr, re.M)
+    assert copied is not None, ran.stderr
+    assert multiplied is not None, ran.stderr
+    assert copied.groups() == multiplied.groups()[:2]
 
 
 @pytest.mark.parametrize("kinds", [16, 32, 64, 8])

@@ -240,6 +240,9 @@ static void encoded(mps_traced *traced) {
 }
 
 static void put_buffer(const mps_traced *traced, const mps_buffer *buffer, uint64_t offset, uint32_t slot) {
+  if ((traced->signposts & MPS_TRACE_BUFFERS) == 0) {
+    return;
+  }
   mps_trace_record record = traced->record;
   record.kind = MPS_TRACE_ARGUMENT;
   record.name = mps_trace_name_of(buffer->label != NULL ? buffer->label : "")->text;
@@ -295,6 +298,28 @@ void mps_trace_encode_matmul(mps_traced *traced, mps_queue *queue, const mps_mat
   traced->record.grid[0] = (uint32_t)matmul->result.columns;
   traced->record.grid[1] = (uint32_t)matmul->result.rows;
   traced->record.grid[2] = matmul->count < UINT32_MAX ? (uint32_t)matmul->count : UINT32_MAX;
+  const mps_matrix *matrices[] = {&matmul->left, &matmul->right, &matmul->result};
+  for (uint32_t i = 0; i < 3; i++) {
+    put_buffer(traced, matrices[i]->buffer, matrices[i]->offset, i);
+  }
+  encoded(traced);
+}
+
+void mps_trace_encode_copy(mps_traced *traced, mps_queue *queue, mps_buffer *source, mps_buffer *target,
+                           uint64_t bytes) {
+  encode(traced, queue, MPS_TRACE_COPY, name_of_kind(MPS_TRACE_COPY));
+  traced->record.bytes = bytes;
+  traced->record.grid[0] = source->storage_mode;
+  traced->record.grid[1] = target->storage_mode;
+  put_buffer(traced, source, 0, 0);
+  put_buffer(traced, target, 0, 1);
+  encoded(traced);
+}
+
+void mps_trace_encode_fill(mps_traced *traced, mps_queue *queue, mps_buffer *buffer, uint64_t bytes) {
+  encode(traced, queue, MPS_TRACE_FILL, name_of_kind(MPS_TRACE_FILL));
+  traced->record.bytes = bytes;
+  put_buffer(traced, buffer, 0, 0);
   encoded(traced);
 }
 

@@ -29,6 +29,9 @@ typedef struct mps_traced {
 void mps_trace_encode_dispatch(mps_traced *traced, mps_queue *queue, const mps_dispatch *dispatch,
                                const uint32_t grid[3], const uint32_t group[3]);
 void mps_trace_encode_matmul(mps_traced *traced, mps_queue *queue, const mps_matmul *matmul);
+void mps_trace_encode_copy(mps_traced *traced, mps_queue *queue, mps_buffer *source, mps_buffer *target,
+                           uint64_t bytes);
+void mps_trace_encode_fill(mps_traced *traced, mps_queue *queue, mps_buffer *buffer, uint64_t bytes);
 void mps_trace_encode(mps_traced *traced, mps_queue *queue, mps_trace_kind kind, uint64_t bytes);
 
 static inline void mps_trace_dispatch(mps_traced *traced, mps_queue *queue, const mps_dispatch *dispatch,
@@ -46,7 +49,7 @@ static inline void mps_trace_matmul(mps_traced *traced, mps_queue *queue, const 
   }
 }
 
-/* `bytes`: of a copy or fill, or the value of a signal or wait. */
+/* `bytes`: the value of a signal or wait. */
 static inline void mps_trace_command(mps_traced *traced, mps_queue *queue, mps_trace_kind kind, uint64_t bytes) {
   traced->record.kind = 0;
   if (mps_trace_flags() != 0) {
@@ -54,11 +57,19 @@ static inline void mps_trace_command(mps_traced *traced, mps_queue *queue, mps_t
   }
 }
 
-static inline void mps_trace_copy(mps_traced *traced, mps_queue *queue, const mps_buffer *source,
-                                  const mps_buffer *target, uint64_t bytes) {
-  mps_trace_command(traced, queue, MPS_TRACE_COPY, bytes);
-  traced->record.grid[0] = source->storage_mode;
-  traced->record.grid[1] = target->storage_mode;
+static inline void mps_trace_copy(mps_traced *traced, mps_queue *queue, mps_buffer *source, mps_buffer *target,
+                                  uint64_t bytes) {
+  traced->record.kind = 0;
+  if (mps_trace_flags() != 0) {
+    mps_trace_encode_copy(traced, queue, source, target, bytes);
+  }
+}
+
+static inline void mps_trace_fill(mps_traced *traced, mps_queue *queue, mps_buffer *buffer, uint64_t bytes) {
+  traced->record.kind = 0;
+  if (mps_trace_flags() != 0) {
+    mps_trace_encode_fill(traced, queue, buffer, bytes);
+  }
 }
 
 /* The device begins it; not needed before mps_trace_end. */

@@ -227,7 +227,7 @@ mps_status host_encode_fill(mps_queue *queue, mps_buffer *buffer, uint64_t offse
   host_work work;
   host_work_fill(&work, buffer, offset, length, value);
   mps_traced traced;
-  mps_trace_command(&traced, queue, MPS_TRACE_FILL, length);
+  mps_trace_fill(&traced, queue, buffer, length);
   if (try_now(stream, &work, &traced)) {
     return MPS_STATUS_OK;
   }
@@ -427,7 +427,7 @@ static void trace_work(mps_traced *traced, mps_queue *queue, const mps_work *giv
     mps_trace_copy(traced, queue, given->copy.source, given->copy.target, given->copy.length);
     break;
   case MPS_COMMAND_FILL:
-    mps_trace_command(traced, queue, MPS_TRACE_FILL, given->fill.length);
+    mps_trace_fill(traced, queue, given->fill.buffer, given->fill.length);
     break;
   case MPS_COMMAND_MATMUL:
     mps_trace_matmul(traced, queue, given->matmul);

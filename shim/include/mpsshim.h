@@ -724,7 +724,7 @@ typedef enum mps_trace_kind {
   MPS_TRACE_CALLBACK = 7,        /* of the host, on a queue */
   MPS_TRACE_COMMAND_BUFFER = 8,  /* serial */
   MPS_TRACE_FALLBACK = 9,        /* an interval of signposts of that category */
-  MPS_TRACE_ARGUMENT = 10,       /* with MPS_TRACE_BUFFERS: a buffer of the dispatch of the same id */
+  MPS_TRACE_ARGUMENT = 10,       /* with MPS_TRACE_BUFFERS: a buffer of the command of the same id */
   MPS_TRACE_BUFFER_CREATE = 16,  /* bytes; name: its label */
   MPS_TRACE_BUFFER_RELEASE = 17, /* when its memory is given back */
   MPS_TRACE_HEAP_CREATE = 18,
@@ -739,7 +739,7 @@ typedef enum mps_trace_kind {
 typedef enum mps_trace_flag {
   MPS_TRACE_COMMANDS = 0x01,           /* commit after each command, so that a GPU times it by itself: slower */
   MPS_TRACE_WAITS = 0x02,              /* commit and wait after each command, for at most a second: slower still */
-  MPS_TRACE_BUFFERS = 0x04,            /* record the buffers of each dispatch */
+  MPS_TRACE_BUFFERS = 0x04,            /* record the buffers of each kernel, product, copy and fill */
   MPS_TRACE_ENCODED = 0x08,            /* record commands also when they are encoded, with start and end 0 */
   MPS_TRACE_SIGNPOST_EVENTS = 0x10,    /* a signpost when a command is complete */
   MPS_TRACE_SIGNPOST_INTERVALS = 0x20, /* signposts when it begins and ends */

@@ -234,7 +234,9 @@ static mps_status encode_fill(metal_queue *queue, const mps_device *device, mps_
     }
     blit_fill(encoder, buffer->impl, offset, length, value);
   }
-  trace_command(segment, MPS_TRACE_FILL, length);
+  mps_traced traced;
+  mps_trace_fill(&traced, segment->queue->handle, buffer, length);
+  metal_segment_trace(segment, &traced);
   metal_segment_count(queue);
   metal_segment_bound(queue);
   return MPS_STATUS_OK;

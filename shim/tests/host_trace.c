@@ -145,6 +145,30 @@ static void test_failure(void) {
   }
 }
 
+/* The buffers of a copy and of a fill come before these. */
+static void test_buffers(void) {
+  mps_queue *queue = make_queue("buffers");
+  mps_buffer *source = make_buffer(64), *target = make_buffer(32);
+  start(MPS_TRACE_BUFFERS);
+  EXPECT_OK(mps_queue_copy(queue, source, 0, target, 0, 32));
+  EXPECT_OK(mps_queue_fill(queue, source, 0, 64, 1));
+  EXPECT_OK(mps_queue_wait(queue, MPS_FOREVER));
+  EXPECT_EQUAL(finish(), 6);
+  const mps_buffer *buffers[] = {source, target, source};
+  static const int places[] = {0, 1, 3}, commands[] = {2, 2, 4};
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQUAL(records[places[i]].kind, MPS_TRACE_ARGUMENT);
+    EXPECT_EQUAL(records[places[i]].object, (uintptr_t)buffers[i]);
+    EXPECT_EQUAL(records[places[i]].serial, i % 2);
+    EXPECT_EQUAL(records[places[i]].id, records[commands[i]].id);
+  }
+  EXPECT_EQUAL(records[2].kind, MPS_TRACE_COPY);
+  EXPECT_EQUAL(records[4].kind, MPS_TRACE_FILL);
+  EXPECT_OK(mps_buffer_release(source));
+  EXPECT_OK(mps_buffer_release(target));
+  EXPECT_OK(mps_queue_release(queue));
+}
+
 /* Each command twice: as it is encoded, and as it ends. */
 static void test_encoded(void) {
   mps_queue *queue = make_queue("twice");
@@ -212,6 +236,7 @@ int main(int argc, char **argv) {
   test_at_once();
   test_later();
   test_failure();
+  test_buffers();
   test_encoded();
   test_threads();
   fixture_close();
