@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import AbstractContextManager
 
 import numpy as np
+
+from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
 
 __all__ = ["casting", "outside"]
 
@@ -21,10 +22,30 @@ def outside() -> int:
     return level
 
 
-def casting() -> AbstractContextManager[object]:
-    """Return a context in which NumPy's warnings of conversions point to the caller; the rest is as set outside."""
-    warned = {kind: "call" for kind, how in np.geterr().items() if how == "warn"}
-    return np.errstate(call=_warn, **warned)  # type: ignore[arg-type, unused-ignore]
+class casting(np.errstate):
+    """A context in which NumPy converts for a public function, whose name its errors get.
+
+    Its warnings point to the caller; the rest is as set outside.
+
+    Parameters
+    ----------
+    function : str
+        The public function.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: str) -> None:
+        warned = {kind: "call" for kind, how in np.geterr().items() if how == "warn"}
+        super().__init__(call=_warn, **warned)  # type: ignore[arg-type, unused-ignore]
+        self._function = function
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[arg-type, unused-ignore]
+        if kind is TypeError:
+            raise ArgumentTypeError(f"{self._function}: {error}") from error
+        if kind is ValueError:
+            raise InvalidArgumentError(f"{self._function}: {error}") from error
 
 
 def _warn(error: str, flags: int) -> None:

@@ -6,8 +6,10 @@ them, not a copy. Work that kernels do on an array is asynchronous; what looks a
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
@@ -38,8 +40,8 @@ __all__ = ["Array", "array_over", "span"]
 
 #: Stands for the address of private memory where NumPy computes layouts, which touches nothing.
 NOWHERE = 1 << 20
-#: As many as every NumPy has.
-MANY_AXES = 32
+#: As many as every NumPy has, and as the newest one has.
+MANY_AXES, MOST_AXES = 32, 64
 #: Ends the errors about read-only arrays.
 HOW_TO_WRITE = (
     "map a file with mode='c', so that writes stay in this process, or mode='r+', so that they go to the file; or "
@@ -281,6 +283,10 @@ class Array:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write a number or an array-like, on the CPU, after the work that uses the array."""
+        self._assign(key, value, "assignment to elements")
+
+    def _assign(self, key: Any, value: Any, function: str) -> None:
+        """Do what `function` is called for."""
         self._check_writable()
         if recordings:
             refuse_in_recording("an assignment to elements", "use .fill_(0) or .copy_from(array, non_blocking=True)")
@@ -291,7 +297,7 @@ class Array:
         source = value.numpy() if isinstance(value, Array) else value
         wait_for_block(self._block)
         is_many = getattr(source, "ndim", 0) or isinstance(source, (list, tuple))
-        with casting(), cpu_copy("host to shared" if is_many else "fill", target.nbytes):
+        with casting(function), cpu_copy("host to shared" if is_many else "fill", target.nbytes):
             target[...] = source
 
     def __contains__(self, value: Any) -> bool:
@@ -325,6 +331,10 @@ class Array:
             return self._view(self._layout().transpose(*axes))
         except ValueError as error:
             raise InvalidArgumentError(f"transpose: {error}") from None
+        except TypeError as error:
+            raise ArgumentTypeError(
+                f"transpose: got {reprlib.repr(axes)}, expected the numbers of axes: {error}"
+            ) from None
 
     @property
     def T(self) -> Array:
@@ -508,6 +518,10 @@ class Array:
             return self.numpy().item(*index)
         except ValueError as error:
             raise InvalidArgumentError(f"item: {error}") from None
+        except TypeError as error:
+            raise ArgumentTypeError(
+                f"item: got {reprlib.repr(index)}, expected integers as an index: {error}"
+            ) from None
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python numbers."""
@@ -527,7 +541,7 @@ class Array:
 
     def astype(self, dtype: npt.DTypeLike) -> Array:
         """Return a new array in C order with the elements converted, as NumPy does it."""
-        with casting():
+        with casting("astype"):
             return _filled_from(self.numpy().astype(device_dtype(dtype)))
 
     def copy_from(self, source: Any, non_blocking: bool = False) -> Array:
@@ -558,7 +572,7 @@ class Array:
         """Set all elements to a number, on the CPU, after the work that uses the array; return the array."""
         recording = current_stream()._recording
         if recording is None:
-            self[...] = value
+            self._assign(..., value, "fill_")
         else:
             self._check_writable()
             recording.take_fill(self, value)
@@ -689,11 +703,14 @@ def _sizes(shape: tuple[Any, ...], function: str, least: int = 0) -> tuple[int, 
     if len(shape) == 1 and hasattr(shape[0], "__len__"):
         shape = shape[0]
     try:
-        sizes = tuple(int(operator.index(size)) for size in shape)
+        # No more than is needed of what may have no end, as a range.
+        sizes = tuple(int(operator.index(size)) for size in itertools.islice(shape, MOST_AXES + 1))
     except TypeError:
         raise ArgumentTypeError(
-            f"{function}: got the shape {shape!r}, expected integers or one sequence of them"
+            f"{function}: got the shape {reprlib.repr(shape)}, expected integers or one sequence of them"
         ) from None
+    if len(sizes) > MOST_AXES:
+        raise InvalidArgumentError(f"{function}: got a shape of more than {MOST_AXES} axes, which no array can have")
     for size in sizes:
         if size < least:
             raise InvalidArgumentError(f"{function}: got the shape {sizes}, expected no length below {least}")

@@ -34,14 +34,14 @@ def copy_into(target: Array, source: Any, non_blocking: bool) -> None:
         values = _broadcast(source, target.shape)
         if target.storage == "shared" and not non_blocking:
             wait_for_block(target._block)
-            with casting(), cpu_copy("host to shared", target.nbytes):
+            with casting("copy_from"), cpu_copy("host to shared", target.nbytes):
                 np.copyto(target._host(), values, casting="unsafe")
             return
         _refuse_scattered(target)
         # A snapshot, so that the source may be changed at once.
         staged = _allocate(target.shape, target.dtype, "copy_from", host_bound=True)
         if staged.size:
-            with casting(), cpu_copy("host to shared", staged.nbytes):
+            with casting("copy_from"), cpu_copy("host to shared", staged.nbytes):
                 np.copyto(_contents(staged), values, casting="unsafe")
     if target._strides is None and staged._strides is None:
         if _overlap(staged, target):

@@ -13,7 +13,7 @@ from mpscffi._ffi import check, lib
 from mpscffi._warning import casting
 from mpscffi.array import Array, _allocate, _contents, _filled_from, _is_private, _new
 from mpscffi.dtypes import DEFAULT, device_dtype
-from mpscffi.errors import ArgumentTypeError, InvalidArgumentError
+from mpscffi.errors import InvalidArgumentError
 from mpscffi.stream import current_stream
 
 __all__ = ["asarray", "empty", "full", "ones", "zeros"]
@@ -128,12 +128,10 @@ def full(
     array = _allocate((shape,), device_dtype(dtype), "full", host_bound=True)
     try:
         if array.size:
-            with casting():
+            with casting("full"):
                 _contents(array)[...] = fill_value
-    except (OverflowError, ValueError) as error:
+    except OverflowError as error:
         raise InvalidArgumentError(f"full: {error}") from None
-    except TypeError as error:
-        raise ArgumentTypeError(f"full: {error}") from None
     return array
 
 
@@ -184,9 +182,9 @@ def asarray(obj: Any, dtype: npt.DTypeLike | None = None, *, copy: bool | None =
     except ValueError as error:
         raise InvalidArgumentError(f"asarray: {error}") from None
     if dtype is not None:
-        with casting():
+        with casting("asarray"):
             return _filled_from(values.astype(device_dtype(dtype)))
     if not isinstance(obj, (np.ndarray, np.generic)) and not hasattr(obj, "__array_interface__"):
-        with casting():
+        with casting("asarray"):
             values = values.astype(_SINGLE.get(values.dtype.name, values.dtype))
     return _filled_from(values)

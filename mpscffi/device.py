@@ -98,6 +98,11 @@ class Device(ProcessBound):
     _default_stream: Stream | None
 
     def __init__(self, backend: str, index: int = 0) -> None:
+        if not isinstance(backend, str) or not hasattr(index, "__index__"):
+            raise ArgumentTypeError(
+                f"Device: got a backend of type {type(backend).__name__} and an index of type {type(index).__name__}, "
+                "expected a str and an int"
+            )
         if backend not in _KINDS:
             raise InvalidArgumentError(f'Device: got backend {backend!r}, expected "metal" or "host"')
         if index < 0:

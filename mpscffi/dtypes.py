@@ -50,7 +50,7 @@ def device_dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     else:
         try:
             found = np.dtype(dtype)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # ValueError: a str that cannot be encoded
             raise ArgumentTypeError(f"got dtype {dtype!r}, expected a NumPy dtype: {error}") from None
         found = storable(found)
     try:

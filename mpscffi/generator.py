@@ -37,6 +37,8 @@ STATE_SIZE = 44
 DEFAULT_SEED = 67280421310721
 #: Blocks that :meth:`Generator.jump` skips: 65536 pieces of a stream, each of 2**50 words.
 JUMP = 1 << 48
+#: Generators that are made in one call: enough for a thread of any machine, and no call that never returns.
+MOST_SPAWNED = 1 << 20
 #: Why a block is drawn, as in kernels/random.metal.
 _FOR_SEEDS = 1
 _MASK = (1 << 64) - 1
@@ -181,14 +183,14 @@ class Generator:
         Parameters
         ----------
         count : int
-            How many.
+            How many, up to 1048576.
         """
         try:
             number = operator.index(count)
         except TypeError:
             raise ArgumentTypeError(f"spawn: got {type(count).__name__}, expected a number of generators") from None
-        if number < 0:
-            raise InvalidArgumentError(f"spawn: got {number}, expected 0 or more generators")
+        if not 0 <= number <= MOST_SPAWNED:
+            raise InvalidArgumentError(f"spawn: got {number} generators, expected 0 to {MOST_SPAWNED}")
         own_seed, block = self.reserve(1)
         words = ffi.new("uint32_t[4]")
         lib.mpscffi_philox(own_seed, block, _FOR_SEEDS, words)

@@ -278,9 +278,9 @@ class Recording(Stream):
         """Take a fill of an array with a number."""
         one = np.empty(1, array.dtype)
         try:
-            with casting():
+            with casting("fill_"):
                 one[0] = value
-        except (TypeError, ValueError, OverflowError) as error:
+        except OverflowError as error:
             raise InvalidArgumentError(f"fill_: {error}") from None
         pattern = set(one.tobytes())
         if not array.is_contiguous:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
+import reprlib
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -92,7 +94,7 @@ class _Frame:
     def set_threadgroup_memory(self, lengths: tuple[tuple[int, int], ...]) -> None:
         if len(lengths) > _MAX_THREADGROUP_SLOTS:
             raise InvalidArgumentError(
-                f"threadgroup_memory: got {len(lengths)} lengths, expected at most {_MAX_THREADGROUP_SLOTS}"
+                f"threadgroup_memory: got {len(lengths)} lengths or more, expected at most {_MAX_THREADGROUP_SLOTS}"
             )
         for i, (index, length) in enumerate(lengths):
             argument = self.arguments[self.count + i]
@@ -108,11 +110,15 @@ _MAX_THREADGROUP_SLOTS = 31
 def _dimensions(value: Any, name: str, least: int) -> tuple[int, ...]:
     """Read a size in one to three dimensions."""
     try:
-        sizes = tuple(map(operator.index, value)) if hasattr(value, "__len__") else (operator.index(value),)
+        # No more than is needed of what may have no end, as a range.
+        given = itertools.islice(value, 4) if hasattr(value, "__len__") else (value,)
+        sizes = tuple(map(operator.index, given))
     except TypeError:
-        raise ArgumentTypeError(f"{name}: got {value!r}, expected an integer or a sequence of one to three") from None
+        raise ArgumentTypeError(
+            f"{name}: got {reprlib.repr(value)}, expected an integer or a sequence of one to three"
+        ) from None
     if not 1 <= len(sizes) <= 3:
-        raise InvalidArgumentError(f"{name}: got {len(sizes)} dimensions, expected one to three")
+        raise InvalidArgumentError(f"{name}: got {'more' if sizes else '0'} dimensions, expected one to three")
     for size in sizes:
         if not least <= size < 1 << 64:
             raise InvalidArgumentError(f"{name}: got {value!r}, expected {least} or more in each dimension")
@@ -210,7 +216,7 @@ class Kernel(ProcessBound):
         if self._pipeline is None:
             self._build()
         for argument in self._buffers:
-            if key in (argument.index, argument.name) and key != "":
+            if isinstance(key, (int, str)) and key in (argument.index, argument.name) and key != "":
                 return argument.index
         raise ArgumentTypeError(
             f"kernel {self.name!r}: got an unexpected argument {key!r}; its buffers are: {self._parameters()}"
@@ -236,6 +242,11 @@ class Kernel(ProcessBound):
         **named
             Values by name.
         """
+        if constants is not None and not isinstance(constants, Mapping):
+            raise ArgumentTypeError(
+                f"specialize: got constants of type {type(constants).__name__}, expected a mapping by name or index, "
+                "or names, as K=3"
+            )
         given = {**self._constants, **(constants or {}), **named}
         return Kernel(self._library, self._device, self.name, given, self._source, self._is_validated)
 
@@ -465,11 +476,16 @@ class Kernel(ProcessBound):
         elif hasattr(memory, "__index__"):
             pairs = ((0, memory),)
         else:
-            pairs = enumerate(memory)
+            pairs = None
         try:
+            if pairs is None:
+                # Not more of it than a kernel may have: it may have no end.
+                pairs = enumerate(itertools.islice(memory, _MAX_THREADGROUP_SLOTS + 1))  # type: ignore[arg-type]
             lengths = tuple((operator.index(index), operator.index(length)) for index, length in pairs)
         except TypeError:
-            raise ArgumentTypeError(f"threadgroup_memory: got {memory!r}, expected bytes as integers") from None
+            raise ArgumentTypeError(
+                f"threadgroup_memory: got {reprlib.repr(memory)}, expected bytes as integers"
+            ) from None
         for index, length in lengths:
             if index < 0 or length < 0:
                 raise InvalidArgumentError(f"threadgroup_memory: got {memory!r}, expected nothing below 0")

@@ -16,7 +16,7 @@ from mpscffi import _compiler
 from mpscffi._ffi import check, error_message, ffi, lib
 from mpscffi._handle import Handle
 from mpscffi.device import current_device
-from mpscffi.errors import FileError, FileNotFoundError, InvalidArgumentError
+from mpscffi.errors import ArgumentTypeError, FileError, FileNotFoundError, InvalidArgumentError
 from mpscffi.scalars import SCALARS
 from mpscffi.source import library_from_source
 from mpscffi.stream import current_stream, wait_in_slices
@@ -53,6 +53,8 @@ class Bundle:
     """
 
     def __init__(self, path: str) -> None:
+        if not isinstance(path, str):
+            raise ArgumentTypeError(f"Bundle: got a path of type {type(path).__name__}, expected a str")
         self.path = path
         self.head: dict[str, Any] = {}
         self.buffers: dict[int, dict[str, Any]] = {}

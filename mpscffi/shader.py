@@ -199,7 +199,14 @@ def compile_shader(
         defines = [name if value is None else f"{name}={value}" for name, value in defines.items()]
     elif isinstance(defines, str):
         raise ArgumentTypeError("compile_shader: got defines as one str, expected a sequence or a dict")
-    directories = [os.fsdecode(path) for path in include_dirs]
+    if isinstance(include_dirs, (str, bytes)):
+        raise ArgumentTypeError(
+            f"compile_shader: got include_dirs as one {type(include_dirs).__name__}, expected a sequence of paths"
+        )
+    try:
+        directories = [os.fsdecode(path) for path in include_dirs]
+    except TypeError as error:
+        raise ArgumentTypeError(f"compile_shader: include_dirs: expected a sequence of paths: {error}") from None
     version = _language_version(language_version)
     device = current_device()
     whole = Source(source, math_mode, version, defines, directories, validation.is_compiled_in(device, validate))

@@ -7,6 +7,7 @@ options, unless it includes headers of the user's own, which may have changed, o
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -70,11 +71,15 @@ def set_limit(size: int | None) -> None:
     """
     from mpscffi.mslc import provider
 
-    if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__")):
+    try:
+        limit = size if size is None or isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        limit = True
+    if isinstance(limit, bool):
         raise ArgumentTypeError(f"set_limit: got {type(size).__name__}, expected a number of bytes as an integer")
-    if size is not None and size.__index__() < 0:
-        raise InvalidArgumentError(f"set_limit: got {size}, expected 0 or more bytes")
-    provider.set_cache_limit(size if size is None else size.__index__())
+    if limit is not None and limit < 0:
+        raise InvalidArgumentError(f"set_limit: got {limit}, expected 0 or more bytes")
+    provider.set_cache_limit(limit)
 
 
 def known(device: Device, source: Source) -> ShaderLibrary | None:

@@ -67,7 +67,7 @@ def set_shader_log(handler: Handler | None = None, *, level: str = "debug", buff
     global _handler, _installed
     if handler is not None:
         check_callable(handler, 1, "set_shader_log: handler")
-    if level not in _LEVELS:
+    if not isinstance(level, str) or level not in _LEVELS:
         raise InvalidArgumentError(f"level: got {level!r}, expected one of {', '.join(_LEVELS)}")
     if not isinstance(buffer_size, int) or not 1 << 10 <= buffer_size <= 1 << 30:
         raise InvalidArgumentError(f"buffer_size: got {buffer_size!r}, expected 1024 to {1 << 30} bytes")

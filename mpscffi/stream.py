@@ -85,6 +85,8 @@ def wait_in_slices(wait: Callable[[Any, int], int], pointer: Any, timeout: float
         timeout = float(timeout)
     except OverflowError:
         timeout = math.inf
+    except TypeError as error:  # as an array of several numbers
+        raise ArgumentTypeError(f"{function}: got a timeout of type {type(timeout).__name__}: {error}") from None
     if math.isnan(timeout) or timeout < 0:
         raise InvalidArgumentError(f"{function}: got timeout={timeout}, expected seconds, 0 or more, or None")
     deadline = time.monotonic() + timeout

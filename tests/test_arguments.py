@@ -629,3 +629,68 @@ def test_vectors_of_three_in_other_places(compiled: Any) -> None:
     record = np.dtype({"names": ["v"], "formats": [("f4", 3)], "itemsize": 16})
     kernels.move(mpscffi.zeros(3, dtype=record), threads=3)  # elements of 16 bytes, three of them
     mpscffi.synchronize()
+
+
+ENDLESS = range(10**30)  # more than any memory holds, if somebody makes a tuple of it
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mpscffi.empty(ENDLESS),
+        lambda: mpscffi.full(ENDLESS, 0),
+        lambda: mpscffi.rand(ENDLESS),
+        lambda: mpscffi.randint(0, 5, ENDLESS),
+        lambda: mpscffi.ones(1).reshape(ENDLESS),
+    ],
+)
+def test_shapes_without_an_end(call: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="got a shape of more than 64 axes"):
+        call()
+
+
+def test_sizes_without_an_end(compiled: Any) -> None:
+    kernels = compiled(SOURCE)
+    x = mpscffi.ones(4)
+    for sizes in (
+        {"threads": ENDLESS},
+        {"threads": 4, "group_size": ENDLESS},
+        {"threadgroups": ENDLESS, "group_size": 1},
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match="got more dimensions, expected one to three"):
+            kernels.spread(x, threadgroup_memory=16, **sizes)
+    with pytest.raises(errors.InvalidArgumentError, match="expected at most 31"):
+        kernels.spread(x, threads=4, threadgroup_memory=ENDLESS)
+    assert x.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("fill_", lambda x: x.fill_("abc")),
+        ("fill_", lambda x: x.fill_([1, 2, 3])),
+        ("fill_", lambda x: x.fill_(object())),
+        ("assignment to elements", lambda x: x.__setitem__(0, print)),
+        ("copy_from", lambda x: x.copy_from(print)),
+        ("copy_from", lambda x: x.copy_from("\ud800", non_blocking=True)),
+        ("full", lambda x: mpscffi.full(4, print)),
+        ("asarray", lambda x: mpscffi.asarray("abc", "float32")),
+        ("item", lambda x: x.item("a")),
+        ("transpose", lambda x: x.transpose("a")),
+        ("dtype", lambda x: x.astype("\ud800")),
+        ("set_limit", lambda x: shader_cache.set_limit(np.zeros(3))),
+        ("include_dirs", lambda x: mpscffi.compile_shader(SOURCE, include_dirs="include")),
+        ("include_dirs", lambda x: mpscffi.compile_shader(SOURCE, include_dirs=1.5)),
+        ("specialize", lambda x: mpscffi.compile_shader(SOURCE).saxpy.specialize("K")),
+        ("unexpected argument", lambda x: mpscffi.compile_shader(SOURCE).saxpy.slot_of(np.zeros(2))),
+        ("threadgroup_memory", lambda x: mpscffi.compile_shader(SOURCE).spread(x, threads=4, threadgroup_memory=1.5)),
+        ("level", lambda x: mpscffi.set_shader_log(level=np.zeros(2))),
+        ("Device", lambda x: mpscffi.Device([])),
+        ("synchronize", lambda x: mpscffi.synchronize(timeout=np.zeros(2))),
+    ],
+)
+def test_errors_name_the_call_that_was_given_the_wrong_thing(name: str, call: Any) -> None:
+    x = mpscffi.ones(4)
+    with pytest.raises((errors.ArgumentTypeError, errors.InvalidArgumentError), match=name):
+        call(x)
+    assert x.tolist() == [1, 1, 1, 1]

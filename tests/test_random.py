@@ -1140,3 +1140,12 @@ def test_work_on_streams_draws_in_the_callers_order() -> None:
     expected = mps.Generator(13)
     for array in arrays:
         np.testing.assert_array_equal(array.numpy(), mps.rand(1001, generator=expected).numpy())
+
+
+@pytest.mark.parametrize("count", [1 << 64, (1 << 20) + 1, -1])
+def test_more_generators_than_memory_has_room_for_are_refused(count: int) -> None:
+    generator = mps.Generator(7)
+    before = generator.get_state().tobytes()
+    with pytest.raises(mps.errors.InvalidArgumentError, match=r"spawn: got -?\d+ generators, expected 0 to 1048576$"):
+        generator.spawn(count)
+    assert generator.get_state().tobytes() == before
