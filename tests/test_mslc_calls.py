@@ -178,6 +178,15 @@ UNBOUNDED = {
     "a lambda behind a condition": "kernel void k(device float *o) { if (o[0] > 1) [&] { o[0] = 1; }(); }",
     "an operator": "struct V { float x; }; V operator+(V a, V b) { return a + b; }"
     "kernel void k(device float *o) { V v{1}; v = v + v; }",
+    "an operator that is a word": "struct V { float x; bool operator&&(V o) { while (x < 5) ; return true; } };"
+    "kernel void k(device float *o) { V v{1}; o[0] = v and v; }",
+    "an operator that is declared by a word": "struct V { float x; V operator compl() { while (x < 5) ; return V{1}; }"
+    "};"
+    "kernel void k(device float *o) { V v{1}; o[0] = (~v).x; }",
+    "a literal": 'float operator""_k(unsigned long long x) { while (x) ; return 1; }'
+    "kernel void k(device float *o) { o[0] = 5_k; }",
+    "a name that is written in two ways": "float \\u00e9(float x) { while (x < 1) ; return x; }"
+    "kernel void k(device float *o) { o[0] = \u00e9(1); }",
     "a friend operator": "struct V { float x; friend V operator+(V a, V b) { return a + b; } };"
     "kernel void k(device float *o) { V v{1}; v = v + v; }",
     "a function as an argument": "void g(device float *x) { x[0] += 1; }"

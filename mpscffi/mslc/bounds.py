@@ -21,6 +21,20 @@ _UNBOUNDED = {
     *("__builtin_setjmp", "__builtin_longjmp"),
 }
 _CLASS_KEYS = {"struct", "class", "union"}
+# Words that are operators, as functions of the user's may be named.
+_OPERATOR_WORDS = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "xor": "^",
+    "bitand": "&",
+    "bitor": "|",
+    "compl": "~",
+    "and_eq": "&=",
+    "or_eq": "|=",
+    "xor_eq": "^=",
+    "not_eq": "!=",
+}
 # Words behind which an expression begins.
 _BEFORE_OPERAND = {"return", "case", "else", "and", "or", "not", "xor", "bitand", "bitor", "compl", "sizeof"}
 # Words in front of a parenthesis that is no call.
@@ -79,8 +93,11 @@ class Bounds:
         self._starts = [function.start for function in self._members]
         for function in declarations.functions:
             if function.name == "operator":
-                symbol = f"operator{tokens.text[self._word(function) + 1]}"
+                word = tokens.text[self._word(function) + 1]
+                symbol = f"operator{_OPERATOR_WORDS.get(word, word)}"
                 self._nodes.setdefault(symbol, []).append(self._operator(function))
+        # Literals that call functions, and names that can be written in two ways.
+        self._has_hidden_calls = 'operator""' in self._nodes or "\\u" in tokens.source or "\\U" in tokens.source
         # Only where there is an `operator()` it matters what may be called by it.
         self._has_calls = "operator(" in self._nodes
         self._types = self._classes | (self._find_types() if self._has_calls else set())
@@ -88,6 +105,8 @@ class Bounds:
 
     def hold(self, kernel: Function) -> bool:
         """Whether a kernel surely ends soon."""
+        if self._has_hidden_calls:
+            return False
         names = {kernel.name}
         seen: set[int] = set()  # first tokens of declarations
         size = -1
@@ -145,10 +164,11 @@ class Bounds:
             if index in node.own:
                 continue
             word = text[index]
-            if kind[index] == IDENTIFIER:
+            if kind[index] == IDENTIFIER and word not in _OPERATOR_WORDS:
                 if word in nodes:
                     yield word
             elif word != "(":
+                word = _OPERATOR_WORDS.get(word, word)
                 if f"operator{word}" in nodes:
                     yield f"operator{word}"
             elif self._has_calls and self._is_call_of_object(index):

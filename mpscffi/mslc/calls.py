@@ -59,6 +59,7 @@ class Calls:
         self._nodes: dict[str, list[Node]] = {}
         self._mentions: dict[str, set[str]] = {}
         self._reached: dict[str, set[str]] = {}
+        self._meeting: dict[str, bool] = {}
         for function in declarations.functions:
             self.bodies.setdefault(function.name, []).append(function)
             own = {function.opening - 1}
@@ -148,6 +149,18 @@ class Calls:
                 if not kernel.body < index < kernel.stop or text[index + 1] not in ("(", "<"):
                     return True
         return False
+
+    def meets_in_simdgroup(self, name: str) -> bool:
+        """Whether a name is that of a function in which lanes of a SIMD-group meet, or of one that may call such."""
+        known = self._meeting.get(name)
+        if known is None:
+            if name in self.bodies:
+                self._meeting[name] = False  # for those that come back to it
+                known = any(self.meets_in_simdgroup(called) for called in self.mentions(name))
+            else:
+                known = COLLECTIVE_CALL.fullmatch(name) is not None and not name.endswith("threadgroup_barrier")
+            self._meeting[name] = known
+        return known
 
     def size(self, kernel: Function) -> int:
         """How many tokens there are in bodies that a kernel may reach."""

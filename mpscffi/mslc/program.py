@@ -17,10 +17,12 @@ from .gang import SIMPLIFY, NotGangedError, ganged
 from .instrument import LINES, NO_PASSES, SINGLE_ACCESSES, instrumented
 from .linking import link
 from .preprocess import SOURCE_NAME, from_preprocessor, normalized, without_preprocessor
+from .rejoin import with_meetings
 from .rewrite import Entry, RewriteError, Rewriter
 from .split import NotSplitError, Splitter
 from .target import (
     DEBUG,
+    IN_ORDER,
     LONG_TOKENS,
     PATIENCE,
     PLAIN_GENERATE,
@@ -71,7 +73,7 @@ class Unit:
 
     The line `tail` and those behind it are about `entries`, one each. `is_split`: what clang says of it is not to be
     told, as its lines are not the source's. `meets`: threads wait for each other in it, and not all of them has to be a
-    fiber. `is_long`: clang would take minutes to do its best.
+    fiber. `is_long`: clang would take minutes to do its best. `options` are more options of clang's.
     """
 
     text: str
@@ -83,6 +85,7 @@ class Unit:
     is_split: bool = False
     meets: bool = False
     is_long: bool = False
+    options: tuple[str, ...] = ()
 
 
 class Program:
@@ -356,7 +359,7 @@ class Program:
         if unit.is_long:
             return None
         try:
-            finished = self._compile(unit.text, ["-c"], output, PATIENCE)
+            finished = self._compile(unit.text, [*unit.options, "-c"], output, PATIENCE)
         except CompileTimeout:
             return None
         return None if finished.crashed else finished
@@ -365,9 +368,9 @@ class Program:
         """Compile what is too much for clang at its best: less well, and if that is too much, word by word."""
         with _Workspace() as directory:
             code = os.path.join(directory, "kernel.bc")
-            if self._is_done(lambda: self._compile(unit.text, [*QUICK_SIMPLIFY], code, PATIENCE)) and self._is_done(
-                lambda: self._compile_code([*QUICK_GENERATE, "-o", output, code], directory, PATIENCE)
-            ):
+            if self._is_done(
+                lambda: self._compile(unit.text, [*QUICK_SIMPLIFY, *unit.options], code, PATIENCE)
+            ) and self._is_done(lambda: self._compile_code([*QUICK_GENERATE, "-o", output, code], directory, PATIENCE)):
                 return process.Finished(0, "", "")
             finished = self._compile(unit.text, [*PLAIN_SIMPLIFY], code)
             return finished if finished.status else self._compile_code([*PLAIN_GENERATE, "-o", output, code], directory)
@@ -402,7 +405,7 @@ class Program:
 
     def _compile_validated(self, unit: Unit, output: str, directory: str) -> None:
         code = os.path.join(directory, "kernel.ll")
-        finished = self._compile(unit.text, [*LINES, "-S", "-emit-llvm"], code)
+        finished = self._compile(unit.text, [*LINES, *unit.options, "-S", "-emit-llvm"], code)
         if finished.status:
             raise self._failure(finished, self._log(finished.errors, unit))
 
@@ -439,7 +442,7 @@ class Program:
             with open(output, "w", encoding="utf-8") as file:
                 file.write(unit.text)
             return
-        arguments = ["-S", "-emit-llvm"] if form == "llvm" else ["-S"]
+        arguments = [*unit.options, "-S", "-emit-llvm"] if form == "llvm" else [*unit.options, "-S"]
         finished = self._compile(unit.text, arguments, os.path.abspath(output))
         if finished.status and unit.is_split:
             unit = self.unit(kernel, constants, split=False)
@@ -470,10 +473,15 @@ class Program:
         texts, pointer, arguments = self._launch(entry)
         is_long = not self._options.debug and self._rewritten.calls.size(entry.kernel.function) > LONG_TOKENS
         name, flags = _quoted(entry.name), self._flags(entry)
+        options: tuple[str, ...] = ()
         output = self._split(entry) if split and not is_long else None
         is_split = output is not None
         if output is None:
             output = self._rewritten.output(entry.kernel)
+            if flags & _FLAG_FIBERS and not gangs:
+                calls, function = self._rewritten.calls, entry.kernel.function
+                output = with_meetings(self._rewritten.tokens, calls, function, output)
+                options = IN_ORDER if calls.meets_in_simdgroup(function.name) else ()
         else:
             flags, arguments = flags & ~_FLAG_FIBERS, Splitter.expression(arguments)
         tail = f"{texts}\n" if texts else ""
@@ -486,7 +494,7 @@ class Program:
         work = entry.kernel.work
         tail += f"{macro}{name}, {flags}, {work}, {_limit(entry)}, {pointer}, {arguments})\n"
         unit = self._unit(values, output, tail, [entry, entry], number or "_only")
-        unit.is_split, unit.meets, unit.is_long = is_split, meets, is_long
+        unit.is_split, unit.meets, unit.is_long, unit.options = is_split, meets, is_long, options
         return unit
 
     def _split(self, entry: Entry) -> list[str] | None:

@@ -68,6 +68,9 @@ WARNINGS = (
     "-Wno-unused-template",
     "-Wno-unneeded-internal-declaration",
 )
+# For kernels in which lanes of a SIMD-group, each a fiber, meet. Where the lifetimes of variables are marked, what
+# follows a loop has a part that stands in front of its body.
+IN_ORDER = ("-Xclang", "-disable-lifetime-markers")
 # For kernels that are looked at in a debugger.
 DEBUG = ("-O0", "-g", "-gdwarf-4", "-fno-limit-debug-info")
 # Code of thousands of statements in one function keeps LLVM busy for minutes: what it asks of the loop around them, how

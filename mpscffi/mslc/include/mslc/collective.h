@@ -39,6 +39,12 @@ template <class Operand> struct lanes {
   }
 };
 
+// The lanes of a SIMD-group wait for those that are before this place in the code.
+MSLC_CONVERGENT_FUNC void rejoin() {
+  int nothing = 0;
+  collective(nothing, [](void *const *, unsigned) {});
+}
+
 // work(lanes) once for each group of `width` lanes that has any.
 template <uint width, class Operand, class Work> MSLC_CONVERGENT_FUNC void for_groups(Operand &operand, Work) {
   collective(operand, [](void *const *operands, unsigned mask) {
