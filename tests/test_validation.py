@@ -383,6 +383,82 @@ def test_one_memory_in_two_arguments() -> None:
     assert "a data race" in failure(lambda: shifted(values, values, threads=99))
 
 
+# ---------------------------------------------------------------- barriers that not all threads reach
+
+GROUP_BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+LANES_BARRIER = "simdgroup_barrier(mem_flags::mem_threadgroup);"
+
+
+def meet(body: str, threads: int = 32) -> Callable[[], Any]:
+    """A run of a kernel whose `body` begins in line 4, with n = 20."""
+    meets = kernel(f"kernel void meets(device int* out, constant int& n, {THREAD}, {LANE}) {{\n{body}\n}}")
+    return lambda: meets(mpscffi.zeros(threads, dtype="int32"), 20, threads=threads, group_size=32)
+
+
+@pytest.mark.parametrize("barrier", [GROUP_BARRIER, LANES_BARRIER], ids=["threadgroup", "simdgroup"])
+@pytest.mark.parametrize(
+    ("body", "waits", "waiting", "other", "where"),
+    [
+        ("if (int(i) >= n) return;\nBARRIER", 5, 0, 20, "had returned"),
+        ("if (l & 1) {\n  BARRIER\n  out[i] = 1;\n}", 5, 1, 0, "had returned"),
+        ("for (uint j = 0; j < l; j++) {\n  BARRIER\n  out[i] += j;\n}", 5, 1, 0, "had returned"),
+    ],
+    ids=["early return", "one branch", "loop count"],
+)
+def test_a_barrier_that_some_threads_miss(
+    barrier: str, body: str, waits: int, waiting: int, other: int, where: str
+) -> None:
+    text = failure(meet(body.replace("BARRIER", barrier)))
+    assert (
+        f"kernel 'meets' failed: waited at the {barrier.partition('(')[0]} at program_source:{waits}, which not all "
+        f"threads reach: thread ({other}, 0, 0) of threadgroup (0, 0, 0) {where}; "
+        f"thread ({waiting}, 0, 0) of threadgroup (0, 0, 0);" in text
+    )
+    assert "more" not in text  # once for a threadgroup
+
+
+@pytest.mark.parametrize("barrier", [GROUP_BARRIER, LANES_BARRIER], ids=["threadgroup", "simdgroup"])
+def test_different_barriers(barrier: str) -> None:
+    text = failure(meet(f"if (l & 1) {{\n  {barrier}\n  out[i] = 1;\n}} else {{\n  {barrier}\n  out[i] = 2;\n}}"))
+    assert " at program_source:5" in text
+    assert " at program_source:8" in text
+    assert "which not all threads reach" in text
+
+
+def test_a_missed_barrier_is_counted_for_each_threadgroup() -> None:
+    body = f"if (l == 31) return;\n{GROUP_BARRIER}\nout[i] = 1;\n{GROUP_BARRIER}"
+    text = failure(meet(body, threads=96))
+    assert "thread (31, 0, 0) of threadgroup (0, 0, 0) had returned; thread (0, 0, 0)" in text
+    assert "; and 2 more;" in text
+
+
+@pytest.mark.parametrize("barrier", [GROUP_BARRIER, LANES_BARRIER], ids=["threadgroup", "simdgroup"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (i >= 64) return;\nBARRIER\nout[i] = 1;",
+        "for (int j = 0; j < n; j++) {\n  BARRIER\n  out[i] += j;\n}",
+        "for (int j = 0; j < 3; j++) {\n  out[i] += j;\n  BARRIER\n}",
+        "out[i] = l & 1 ? simd_sum(l) : simd_max(l);\nBARRIER",
+        "if (l > 7) {\n  for (uint j = 0; j < l; j++) out[i] += simd_sum(j);\n}\nBARRIER\nout[i] += 1;\nBARRIER",
+    ],
+    ids=["whole threadgroups return", "uniform loop", "unrolled", "divergent reductions", "divergent loop"],
+)
+def test_barriers_that_all_threads_reach(body: str, barrier: str) -> None:
+    passes(meet(body.replace("BARRIER", barrier), threads=96))
+    passes(meet(body.replace("BARRIER", barrier), threads=40))  # the last threadgroup is smaller
+
+
+def test_a_barrier_in_a_helper_is_one_barrier() -> None:
+    meets = kernel(
+        f"void meet() {{\n  {GROUP_BARRIER}\n}}\n"
+        f"kernel void meets(device int* out, {THREAD}) {{\n  if (i & 1) meet(); else meet();\n  out[i] = i;\n}}"
+    )
+    out = mpscffi.zeros(32, dtype="int32")
+    passes(lambda: meets(out, threads=32, group_size=32))
+    assert out.numpy().tolist() == list(range(32))
+
+
 # ---------------------------------------------------------------- how it is asked for
 
 

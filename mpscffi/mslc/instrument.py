@@ -3,6 +3,7 @@
 The code is clang's text, after all optimizations. Before each access stands then a call that is given the address and
 the *site*: the user's line, the bytes, and whether they are read or written. It gives back the address to be used, as
 pointers into buffers are not the real ones in a kernel that is validated: they tell which buffer they were made from.
+Before each barrier stands a call that tells which one it is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _READ = 1
 _WRITE = 2
 _ATOMIC = 4
 _ACQUIRE = 8
+_GROUP = 16
+_LANES = 32
 
 _NAME = r'[%@](?:"[^"]*"|[-\w.$]+)'
 _LOAD = re.compile(r"  %\S+ = (?:tail )?load (?P<atomic>atomic )?(?:volatile )?")
@@ -40,6 +43,11 @@ _STORE = re.compile(r"  store (?P<atomic>atomic )?(?:volatile )?")
 _UPDATE = re.compile(r"  %\S+ = atomicrmw (?:volatile )?(?P<operation>\w+) ptr ")
 _EXCHANGE = re.compile(r"  %\S+ = cmpxchg (?:weak )?(?:volatile )?ptr ")
 _MOVE = re.compile(r"  (?:tail |musttail |notail )?call void @llvm\.(?P<what>memcpy|memmove|memset)\.[\w.]+\(")
+# A simdgroup_barrier is a SIMD-group function like others, and told from them by the function that it hands over.
+_BARRIER = re.compile(
+    r"  (?:tail |musttail |notail )?call void @mslc_"
+    r"(?:threadgroup_barrier\(|collective\(.*(?P<lanes>simdgroup_barrier))"
+)
 _ALLOCA = re.compile(rf"  (?P<name>{_NAME}) = alloca ")
 _DEBUG = re.compile(r", !dbg !(\d+)")
 _METADATA = re.compile(r"!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$")
@@ -65,6 +73,13 @@ define internal void @mslc.fill(ptr %target, i8 %value, i64 %length, ptr %site) 
   %entry = getelementptr ptr, ptr %table, i64 9
   %function = load ptr, ptr %entry, align 8
   tail call void %function(ptr %target, i8 %value, i64 %length, ptr %site)
+  ret void
+}
+define internal void @mslc.arrive(ptr %site) nounwind {
+  %table = load ptr, ptr @mslc_runtime_table, align 8
+  %entry = getelementptr ptr, ptr %table, i64 13
+  %function = load ptr, ptr %entry, align 8
+  tail call void %function(ptr %site)
   ret void
 }
 """
@@ -136,6 +151,10 @@ class _Instrumenter:
             acquires = found.groupdict().get("operation", "xchg") == "xchg"
             flags = _READ | _WRITE | _ATOMIC | (_ACQUIRE if acquires else 0)
             return self._access(line, found.end(), kind, flags)
+        found = _BARRIER.match(line)
+        if found is not None:
+            site = self._site(line, "0", _LANES if found["lanes"] else _GROUP)
+            return [f"  call void @mslc.arrive(ptr {site})", line]
         found = _MOVE.match(line)
         return [self._move(line, found)] if found is not None else [line]
 

@@ -227,14 +227,16 @@ static void describe_access(const host_worker *worker, host_fault *fault) {
   } else if (trap->code == NO_ADDRESS) {
     snprintf(fault->text, sizeof fault->text, "used an address that is no valid one");
   } else if (is_stack_overflow(worker)) {
-    snprintf(fault->text, sizeof fault->text, "overflowed its stack: its variables and calls need too much memory");
+    snprintf(fault->text, sizeof fault->text,
+             "overflowed its stack: its variables and calls need too much memory, or it used an index beyond an array "
+             "of its own");
   } else if (trap->signal == SIGSEGV && trap->code == SEGV_ACCERR) {
     snprintf(fault->text, sizeof fault->text, "%s address 0x%" PRIxPTR ", which does not permit that", verb,
              trap->address);
   } else {
     snprintf(fault->text, sizeof fault->text,
-             "%s address 0x%" PRIxPTR
-             ", where there is no memory; compiled with validation (validate=True, MPS_COMPILE_VALIDATE) it says where",
+             "%s address 0x%" PRIxPTR ", where there is no memory; compiled with validation (validate=True, "
+             "--validate, MPS_COMPILE_VALIDATE) it says where",
              verb, trap->address);
   }
 }

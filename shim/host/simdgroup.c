@@ -19,12 +19,12 @@ static inline HOST_ON_FIBER unsigned lowest_bit(uint32_t mask) {
   return (unsigned)__builtin_ctz(mask);
 }
 
-/* The lanes that wait in the collective that comes first in the code: of lanes that took different ways, those behind
- * catch up before those ahead go on. */
-static HOST_ON_FIBER uint32_t first_collective(const host_simdgroup *group) {
-  unsigned first = lowest_bit(group->waiting);
+/* Of some waiting lanes, those in the collective that comes first in the code: of lanes that took different ways, those
+ * behind catch up before those ahead go on. */
+static HOST_ON_FIBER uint32_t first_collective(const host_simdgroup *group, uint32_t waiting) {
+  unsigned first = lowest_bit(waiting);
   uint32_t lanes = 0;
-  for (uint32_t left = group->waiting; left != 0; left &= left - 1) {
+  for (uint32_t left = waiting; left != 0; left &= left - 1) {
     unsigned lane = lowest_bit(left);
     bool same = group->sites[lane] == group->sites[first] && group->operations[lane] == group->operations[first];
     if (same) {
@@ -40,13 +40,17 @@ static HOST_ON_FIBER uint32_t first_collective(const host_simdgroup *group) {
 }
 
 /* No lane of the group can go on: do one collective, and let lanes that yielded try again. */
-static HOST_ON_FIBER void end_turn(host_simdgroup *group) {
+static HOST_ON_FIBER void end_turn(host_worker *worker, host_simdgroup *group) {
   group->ready |= group->yielded;
   group->yielded = 0;
   if (group->waiting == 0) {
     return;
   }
-  uint32_t lanes = group->mixed ? first_collective(group) : group->waiting;
+  uint32_t candidates = worker->validator != NULL ? host_validate_candidates(worker, group) : group->waiting;
+  uint32_t lanes = group->mixed ? first_collective(group, candidates) : group->waiting;
+  if (worker->validator != NULL) {
+    host_validate_lanes(worker, group, lanes);
+  }
   group->waiting &= ~lanes;
   group->ready |= lanes;
   group->mixed = group->mixed && group->waiting != 0;
@@ -64,7 +68,7 @@ static HOST_ON_FIBER host_turn next_group(host_worker *worker) {
   if (group->ready != 0) {
     return first_ready(group);
   }
-  end_turn(group);
+  end_turn(worker, group);
   do {
     group = group + 1 == worker->groups_end ? worker->groups : group + 1;
   } while (group->ready == 0);
@@ -80,6 +84,9 @@ static inline HOST_ON_FIBER host_turn next_thread(host_worker *worker) {
 
 /* Open the barrier; the first thread at it goes on. */
 static HOST_ON_FIBER host_turn open_barrier(host_worker *worker) {
+  if (worker->validator != NULL) {
+    host_validate_group(worker);
+  }
   host_simdgroup *first = NULL;
   for (host_simdgroup *group = worker->groups_end; group-- != worker->groups;) {
     group->ready |= group->arrived;
@@ -96,7 +103,7 @@ static inline HOST_ON_FIBER host_turn after_arrival_or_return(host_worker *worke
 }
 
 HOST_ON_FIBER void host_simdgroups_begin(host_worker *worker, unsigned threads) {
-  worker->live = threads;
+  worker->live = worker->threads = threads;
   worker->arrived = 0;
   worker->barriers = 0;
   worker->group = worker->groups;
@@ -213,4 +220,5 @@ const mslc_runtime host_runtime = {
     .scratch = host_worker_scratch,
     .log = host_log,
     .turn = turn,
+    .arrive = host_validate_arrive,
 };

@@ -189,18 +189,22 @@ static HOST_ON_FIBER host_error error_at(host_error_kind kind, const mslc_site *
       .kind = kind, .site = site, .writes = writes, .length = length, .extent = at.extent, .offset = at.offset};
 }
 
-static HOST_ON_FIBER void add_error(host_worker *worker, host_error error) {
+HOST_ON_FIBER void host_validate_add(host_worker *worker, unsigned thread, host_error error) {
   host_validator *validator = worker->validator;
   if (validator->errors++ == 0) {
     error.group = validator->group;
     error.has_thread = worker->live != 0;
-    error.thread = error.has_thread ? thread_of(worker) : 0;
+    error.thread = thread;
     validator->first = error;
   }
   validator->group_failed = true;
   if (validator->errors >= ERRORS_MOST) {
     stop(worker, "");
   }
+}
+
+static HOST_ON_FIBER void add_error(host_worker *worker, host_error error) {
+  host_validate_add(worker, worker->live != 0 ? thread_of(worker) : 0, error);
 }
 
 /* Threadgroup memory: has any byte that is read been written? Padding is copied with what it pads. */
@@ -347,7 +351,8 @@ HOST_ON_FIBER void host_validate_fill(void *target, unsigned char value, unsigne
 
 static void begin_group(host_validator *validator, uint64_t number) {
   validator->group = number;
-  validator->group_failed = validator->group_acquired = false;
+  validator->group_failed = validator->group_acquired = validator->group_returned = false;
+  memset(validator->barriers, 0, sizeof validator->barriers);
   memset(validator->acquired, 0, sizeof validator->acquired);
   memset(validator->is_set, 0, sizeof validator->is_set);
 }

@@ -10,6 +10,7 @@
 
 #include "command.h"
 #include "shadow.h"
+#include "worker.h"
 
 /* One thread runs all threadgroups, in order: so what is found is the same each time. false and `fault`, which has the
  * first error and the number of the others, if there was any; all threadgroups are run even so. */
@@ -23,13 +24,28 @@ void *host_validate_check(void *pointer, const mslc_site *site);
 void host_validate_copy(void *target, const void *source, unsigned long length, const mslc_site *site);
 void host_validate_fill(void *target, unsigned char value, unsigned long length, const mslc_site *site);
 
-/* ---- what validate.c and validate_report.c share ---- */
+void host_validate_arrive(const mslc_site *site);
+
+/* ---- barriers: validate_barrier.c; called for validated launches only ---- */
+
+/* All threads that have not returned are at the threadgroup's barrier: is it the same for all, and did none return? */
+void host_validate_group(host_worker *worker);
+
+/* `lanes` are about to leave a collective. If it is a simdgroup_barrier, are all lanes of the SIMD-group in it? */
+void host_validate_lanes(host_worker *worker, const host_simdgroup *group, uint32_t lanes);
+
+/* The waiting lanes that may go on first: none at a simdgroup_barrier, while others do SIMD-group functions on their
+ * way there. */
+uint32_t host_validate_candidates(const host_worker *worker, const host_simdgroup *group);
+
+/* ---- what the parts of validation share ---- */
 
 typedef enum host_error_kind {
   HOST_ERROR_BOUNDS,  /* outside of what the pointer was made from */
   HOST_ERROR_ADDRESS, /* an address that is of nothing the kernel was given */
   HOST_ERROR_UNSET,   /* threadgroup memory that was read before it was written */
-  HOST_ERROR_RACE
+  HOST_ERROR_RACE,
+  HOST_ERROR_BARRIER /* which not all threads reach */
 } host_error_kind;
 
 /* Memory that the kernel was given. */
@@ -54,6 +70,7 @@ typedef struct host_error {
   unsigned thread; /* in the threadgroup */
   host_stamp other;
   bool other_writes;
+  const mslc_site *other_barrier; /* NULL if the other thread has returned */
 } host_error;
 
 typedef struct host_validator {
@@ -71,11 +88,16 @@ typedef struct host_validator {
   bool group_acquired; /* has read something atomically in device memory: other threadgroups may have let it */
   uint64_t errors;
   host_error first;
-  const char *stopped;                          /* why the launch was ended early, or NULL */
-  uint32_t acquired[MSLC_MAX_GROUP_THREADS];    /* barriers + 1 at the thread's last MSLC_SITE_ACQUIRE */
-  unsigned char is_set[MSLC_THREADGROUP_BYTES]; /* byte of the arena has been written */
-  _Alignas(64) char harmless[4096];             /* where accesses that failed go */
+  const char *stopped;                               /* why the launch was ended early, or NULL */
+  const mslc_site *barriers[MSLC_MAX_GROUP_THREADS]; /* where each thread waits, or is about to */
+  bool group_returned;                               /* it was told that some of its threads miss a barrier */
+  uint32_t acquired[MSLC_MAX_GROUP_THREADS];         /* barriers + 1 at the thread's last MSLC_SITE_ACQUIRE */
+  unsigned char is_set[MSLC_THREADGROUP_BYTES];      /* byte of the arena has been written */
+  _Alignas(64) char harmless[4096];                  /* where accesses that failed go */
 } host_validator;
+
+/* Note an error of one thread of the threadgroup that runs. */
+void host_validate_add(host_worker *worker, unsigned thread, host_error error);
 
 /* The first error in words, and how many followed. */
 void host_validate_describe(const host_validator *validator, host_fault *fault);

@@ -77,9 +77,25 @@ static void say_race(host_fault *fault, const host_validator *validator, const h
   say(fault, other->group == (uint32_t)error->group + 1 ? " with no barrier between" : ": threadgroups have no order");
 }
 
+static void say_barrier(host_fault *fault, const host_validator *validator, const host_error *error) {
+  const char *what = error->site->flags & MSLC_SITE_LANES ? "simdgroup_barrier" : "threadgroup_barrier";
+  say(fault, "waited at the %s", what);
+  say_place(fault, error->site);
+  say(fault, ", which not all threads reach: ");
+  say_thread(fault, &validator->launch, error->group, error->other.thread);
+  if (error->other_barrier != NULL) {
+    say(fault, " waited at the barrier");
+    say_place(fault, error->other_barrier);
+  } else {
+    say(fault, " had returned");
+  }
+}
+
 static void say_error(host_fault *fault, const host_validator *validator, const host_error *error) {
   const mslc_kernel *kernel = validator->work->kernel;
-  say_access(fault, error);
+  if (error->kind != HOST_ERROR_BARRIER) {
+    say_access(fault, error);
+  }
   switch (error->kind) {
   case HOST_ERROR_BOUNDS:
     say(fault, ", outside of ");
@@ -98,6 +114,9 @@ static void say_error(host_fault *fault, const host_validator *validator, const 
     say(fault, ", a data race: offset %" PRId64 " in ", error->offset);
     say_memory(fault, kernel, error->extent);
     say_race(fault, validator, error);
+    break;
+  case HOST_ERROR_BARRIER:
+    say_barrier(fault, validator, error);
     break;
   }
   if (error->has_thread) {

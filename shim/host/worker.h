@@ -57,7 +57,8 @@ typedef struct host_worker {
   struct host_validator *validator; /* of the launch that runs; NULL if it is not validated */
 
   /* the threadgroup that runs as fibers; live is 0 if none does */
-  unsigned live;         /* threads that have not returned */
+  unsigned threads;      /* all of them */
+  unsigned live;         /* those that have not returned */
   unsigned arrived;      /* of these, are at the barrier */
   host_simdgroup *group; /* of the running thread */
   unsigned lane;         /* and its place there */

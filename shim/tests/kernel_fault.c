@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #define NOWHERE                                                                                                        \
-  ", where there is no memory; compiled with validation (validate=True, MPS_COMPILE_VALIDATE) it says where"
+  ", where there is no memory; compiled with validation (validate=True, --validate, MPS_COMPILE_VALIDATE) it says "    \
+  "where"
 
 typedef struct mistake {
   uint32_t kind;    /* as go_wrong in kernel_samples.c numbers them */
@@ -23,7 +24,9 @@ static const mistake mistakes[] = {
     {2, 0xdead0000, "used an address that is no valid one"},
     {3, 0, "divided an integer by zero, or the smallest one by -1"},
 #endif
-    {4, 0, "overflowed its stack: its variables and calls need too much memory"},
+    {4, 0,
+     "overflowed its stack: its variables and calls need too much memory, or it used an index beyond an array of its "
+     "own"},
     {5, 0,
      "executed an illegal instruction; a library that was compiled elsewhere may be for another CPU: see "
      "mpscffi-mslc --cpu"},

@@ -85,8 +85,11 @@ typedef void (*mslc_collective_fn)(void *const *operands, unsigned mask);
 #define MSLC_SITE_WRITE 2
 #define MSLC_SITE_ATOMIC 4
 #define MSLC_SITE_ACQUIRE 8 /* may be what takes a lock */
+#define MSLC_SITE_GROUP 16  /* a threadgroup_barrier: nothing is accessed */
+#define MSLC_SITE_LANES 32  /* a simdgroup_barrier, likewise */
 
-/* A place in a validated kernel that accesses memory. Of bitcode without lines only the function is known. */
+/* A place in a validated kernel that accesses memory, or waits at a barrier. Of bitcode without lines only the function
+ * is known. */
 typedef struct mslc_site {
   const char *file; /* NULL for code that is not the user's; without a line the function's name, "" for the kernel's */
   unsigned line;
@@ -151,6 +154,8 @@ typedef struct mslc_runtime {
   void (*log)(const mslc_log_call *call);
   /* A fiber that is a whole SIMD-group has done one of its functions: the next SIMD-group's turn. In a fiber only. */
   void (*turn)(void);
+  /* For validated kernels: the fiber waits at a barrier next, which is the one of that place. */
+  void (*arrive)(const mslc_site *site);
 } mslc_runtime;
 
 typedef struct mslc_library {
