@@ -94,7 +94,8 @@ static mps_status bind(metal_segment *segment, id<MTLComputeCommandEncoder> enco
     [encoder setBytes:argument->data length:argument->length atIndex:argument->index];
     return MPS_STATUS_OK;
   case MPS_ARGUMENT_THREADGROUP:
-    [encoder setThreadgroupMemoryLength:argument->length atIndex:argument->index];
+    /* Metal wants some bytes for each slot of a kernel, and the caller says that this one is not used. */
+    [encoder setThreadgroupMemoryLength:argument->length > 0 ? argument->length : 16 atIndex:argument->index];
     return MPS_STATUS_OK;
   default:
     return bind_addresses(segment, encoder, device, argument);

@@ -45,15 +45,29 @@ def test_every_advertised_type_compiles_with_metals_layout(size: int, align: int
     assert out.tolist() == [size, align]
 
 
-def test_dynamic_threadgroup_memory_of_no_bytes_is_refused(compiled: Compile) -> None:
+def test_dynamic_threadgroup_memory(compiled: Compile) -> None:
     library = compiled(f"{HEAD}kernel void k(device float *x, threadgroup float *t) {{ t[0] = 1; x[0] = t[0]; }}")
     x = mps.zeros(1)
-    with pytest.raises(mps.errors.InvalidArgumentError, match="threadgroup"):
-        library.k(x, threads=1, threadgroup_memory=0)
-    with pytest.raises(mps.errors.InvalidArgumentError, match="threadgroup"):
-        library.k(x, threads=1)
-    library.k(x, threads=1, threadgroup_memory=16)
-    assert x.item() == 1
+    for memory, error in (
+        (None, mps.errors.InvalidArgumentError),
+        (8, mps.errors.InvalidArgumentError),
+        (32784, mps.errors.LimitExceededError),
+    ):
+        with pytest.raises(error, match="threadgroup"):
+            library.k(x, threads=1, threadgroup_memory=memory)
+    for memory in (16, 32768):
+        x.fill_(0)
+        library.k(x, threads=1, threadgroup_memory=memory)
+        assert x.item() == 1
+
+
+@pytest.mark.host_only("validates kernels")
+def test_dynamic_threadgroup_memory_of_no_bytes_is_found_by_validation(device: mps.Device) -> None:
+    source = f"{HEAD}kernel void k(device float *x, threadgroup float *t) {{ t[0] = 1; x[0] = t[0]; }}"
+    library = mps.compile_shader(source, validate=True)
+    library.k(mps.zeros(1), threads=1, threadgroup_memory=0)
+    with pytest.raises(mps.errors.ExecutionError, match="threadgroup argument 't'.* of 0 bytes"):
+        mps.synchronize()
 
 
 def test_a_source_that_is_edited_again_and_again_runs_as_it_stands() -> None:
