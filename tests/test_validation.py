@@ -15,7 +15,7 @@ from failures import failure, passes
 import mpscffi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.host_only("Metal validates by itself")
