@@ -97,7 +97,11 @@ def compare(source: str, sizes: list[tuple[int, ...]], monkeypatch: pytest.Monke
     monkeypatch.delenv("MPSCFFI_FIBERS")
 
 
-@pytest.mark.parametrize("name", GANGED)
+#: Whose barriers not all threads reach, which validation tells.
+UNEVEN = pytest.param("a condition of a thread", marks=pytest.mark.unvalidated("a barrier that not all threads reach"))
+
+
+@pytest.mark.parametrize("name", [UNEVEN, *(name for name in GANGED if name not in UNEVEN.values)])
 def test_lanes_compute_what_fibers_compute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = text_of(GANGED[name])
     assert is_ganged(source)

@@ -164,7 +164,7 @@ def test_a_file_of_ones_own(example: ModuleType, tmp_path: Path) -> None:
         ({"a": entry(shape="2")}, "natural numbers"),
         ({"a": entry(shape=(2**62, 2**62))}, "takes"),
         ({"a": entry(shape=(2**64,))}, "natural numbers"),
-        ({"a": entry(shape=(1,) * 65 + (2,))}, "tensor 'a': .* dimension"),
+        ({"a": entry(shape=(1,) * 65 + (2,))}, "tensor 'a': .* axes"),
         ({"b": entry(shape=(2**40, 0, 2**40), offsets=(0, 0)), "a": entry()}, "tensor 'b': .* too big"),
         ({"a": entry(offsets=(8, 0))}, "takes"),
         ({"a": entry(offsets=(0, 4))}, "takes"),
