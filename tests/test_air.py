@@ -607,6 +607,7 @@ join:
 DECLARED = "declare i32 @air.simd_sum.s.i32(i32) #0\ndeclare void @air.wg.barrier(i32, i32) #0\n"
 
 
+@pytest.mark.unvalidated("barriers that not all threads reach")
 @pytest.mark.parametrize("through", ["air.simd_sum.s.i32", "helper"])
 def test_lanes_that_went_different_ways_do_not_meet(through: str) -> None:
     """Also through a function of the module's, and with lanes that have returned before a barrier."""

@@ -328,6 +328,7 @@ def test_simdgroup_matrix_multiply(groups: Any) -> None:
     assert (c.numpy() == a @ b).all()
 
 
+@pytest.mark.unvalidated("barriers that not all threads reach")
 @pytest.mark.parametrize(("size", "limit"), [(32, 1), (64, 33), (256, 255), (1024, 7)])
 def test_early_return_before_a_barrier(groups: Any, size: int, limit: int) -> None:
     out = mpscffi.zeros(2, dtype=np.uint32)
