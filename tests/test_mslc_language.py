@@ -144,7 +144,6 @@ def test_each_threadgroup_begins_with_zeros_where_the_source_says_so(compiled: C
     assert values(library, "k", 120, np.int32, threads=120, group_size=40).tolist() == expected
 
 
-@pytest.mark.unvalidated("barriers that not all threads reach")
 def test_a_thread_that_waits_lets_the_others_run(compiled: Compile) -> None:
     library = compiled(
         HEAD + "kernel void k(device int *out, uint t [[thread_index_in_threadgroup]]) {\n"
@@ -153,6 +152,9 @@ def test_a_thread_that_waits_lets_the_others_run(compiled: Compile) -> None:
         "  out[t] = 63 - t;\n  atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);\n}"
     )
     assert values(library, "k", 64, np.int32, threads=64, group_size=64).tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.unvalidated("barriers that not all threads reach")
 def test_a_lock_within_a_threadgroup(compiled: Compile) -> None:
     library = compiled(
         HEAD + "kernel void k(device int *out, device atomic_int *lock, uint t [[thread_index_in_threadgroup]]) {\n"
