@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import ctypes
 import struct
+from array import array as python_array
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +14,10 @@ from mpscffi._ffi import ffi, lib
 from mpscffi.array import HOW_TO_WRITE, Array
 from mpscffi.dtypes import storable
 from mpscffi.errors import ArgumentTypeError, Error, InvalidArgumentError, LimitExceededError
-from mpscffi.matching import dtype_fault
+from mpscffi.matching import dtype_fault, numpy_name
+from mpscffi.mslc.layout import matrix_of
 from mpscffi.scalars import CASTS, SCALARS, Scalar
+from mpscffi.struct_values import pack_field, pack_struct, plain_number
 
 if TYPE_CHECKING:
     from mpscffi.memory.block import Block
@@ -31,10 +35,9 @@ _LONG = SCALARS[lib.MPS_DATA_LONG]
 _MAX_INLINE = 4096
 _NO_BYTES = lib.MPS_LENGTH_NONE
 _MAX_FLOAT = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+_BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
 #: For a parameter that the kernel does not use.
 _NOTHING = ffi.new("char[16]")
-_NUMBERS = (bool, int, float)
-_MATRIX = re.compile(r"(?:metal::)?(float|half|bfloat)([234])x([234])")
 
 
 class Slot:
@@ -167,7 +170,12 @@ class Slot:
             return
         if isinstance(value, (list, tuple)):
             self._put_list(value, stream)
-        elif value is None and not self.argument.is_used:
+        elif value is None:
+            if self.argument.is_used:
+                raise ArgumentTypeError(
+                    f"{self} is None, but the kernel uses it: expected an Array, a number, bytes, or a list; only "
+                    "slots that the kernel does not use may be None"
+                )
             self._point_at(_NOTHING, len(_NOTHING))
         else:
             self._put_bytes(self._bytes_of(value))
@@ -213,6 +221,9 @@ class Slot:
             return
         if self.argument.access != "read":
             raise InvalidArgumentError(f"{self} is written by the kernel: expected an Array")
+        if self.scalar is None and self.cast is None and (packed_value := self._packed(values)) is not None:
+            self._put_bytes(packed_value)
+            return
         if self.scalar is None and self.argument.data_size and self.cast is None:
             raise ArgumentTypeError(
                 f"{self} is a {type(values).__name__} of {len(values)} values, expected {self._expected_bytes()}"
@@ -265,6 +276,11 @@ class Slot:
     def _bytes_of(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
+        if isinstance(value, Mapping):
+            packed = self._packed(value)
+            if packed is None:
+                raise ArgumentTypeError(f"{self} is a {type(value).__name__}, expected {self._expected_bytes()}")
+            return packed
         if isinstance(value, np.void) or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.fields):
             dtype = storable(value.dtype)
             if fault := dtype_fault(self.argument, self.scalar, dtype):
@@ -272,7 +288,79 @@ class Slot:
             return np.asarray(value).astype(dtype).tobytes()
         if isinstance(value, (complex, np.complexfloating)) and self.lanes == 2:
             return self._pack(float(value.real)) + self._pack(float(value.imag))
-        return self._pack(self._number(value), whole=True)
+        number = plain_number(value)
+        if number is not None:
+            return self._pack(number, whole=True)
+        if isinstance(value, np.ndarray):
+            return self._bytes_of_ndarray(value)
+        if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array, python_array)):
+            view = memoryview(value)
+            if isinstance(value, python_array) or not isinstance(value, (ctypes.Structure, ctypes.Union)):
+                numbers = np.asarray(value)
+                if numbers.dtype.fields is None:
+                    return self._bytes_of_ndarray(numbers)
+            size = self.argument.data_size
+            if size and (view.nbytes % size or (self.argument.is_reference and view.nbytes != size)):
+                raise InvalidArgumentError(
+                    f"{self} is a {type(value).__name__} of {view.nbytes} bytes, expected {size}"
+                )
+            return view.tobytes()
+        return self._pack(self._number(value))  # which refuses it
+
+    def _packed(self, value: Any) -> bytes | None:
+        """Return the bytes of a struct or a matrix, given by its parts; None if the parameter is none that is known."""
+        layout = self.argument.struct
+        matrix = matrix_of(self.argument.element_name) if layout is None else None
+        try:
+            if layout is not None:
+                return pack_struct(layout, value)
+            is_nested = isinstance(value, np.ndarray) or (
+                isinstance(value, (list, tuple)) and plain_number(value[0]) is None
+            )
+            return pack_field(matrix, value) if matrix is not None and is_nested else None
+        except Error as error:
+            raise type(error)(f"{self}: {error}") from None
+
+    def _bytes_of_ndarray(self, value: np.ndarray[Any, Any]) -> bytes:
+        """Return the bytes of a small NumPy array, which go into the call by value."""
+        if not self.argument.is_constant or value.nbytes > _MAX_INLINE or not value.size:
+            raise self._is_in_host_memory(f"a NumPy array of shape {value.shape}", "mpscffi.from_numpy")
+        scalar = self.scalar
+        if value.dtype.fields is not None:
+            if fault := dtype_fault(self.argument, scalar, value.dtype):
+                raise ArgumentTypeError(f"{self} is a NumPy array {fault}")
+            return value.tobytes()
+        if scalar is None:
+            matrix = matrix_of(self.argument.element_name)
+            if matrix is not None and value.dtype.name != numpy_name(_BY_NAME[matrix.scalar]):
+                name = numpy_name(_BY_NAME[matrix.scalar])
+                raise ArgumentTypeError(
+                    f"{self} is a NumPy array of dtype {value.dtype}, expected {name}: convert by .astype('{name}')"
+                )
+            packed = self._packed(value)
+            if packed is None:
+                raise self._is_in_host_memory(f"a NumPy array of shape {value.shape}", "mpscffi.from_numpy")
+            return packed
+        name = numpy_name(scalar)
+        if value.dtype.name != name:
+            raise ArgumentTypeError(
+                f"{self} is a NumPy array of dtype {value.dtype}, expected {name}, since its bytes go into the call as "
+                f"they are: convert by .astype('{name}')"
+            )
+        if self.lanes == 3 and self.padded and value.shape[-1] == 3:
+            value = np.concatenate([value, np.zeros((*value.shape[:-1], 1), value.dtype)], axis=-1)
+        vector = self.padded or self.lanes * scalar.size
+        if value.nbytes % vector:
+            raise InvalidArgumentError(
+                f"{self} is a NumPy array of shape {value.shape} and {value.nbytes} bytes, expected a "
+                f"multiple of {vector}"
+            )
+        return value.tobytes()
+
+    def _is_in_host_memory(self, what: str, function: str) -> ArgumentTypeError:
+        return ArgumentTypeError(
+            f"{self} is {what}, which lies in host memory: make an Array of it by mpscffi.asarray or {function}"
+        )
 
     def _pack(self, number: bool | int | float, whole: bool = False) -> bytes:
         cast, self.cast = self.cast, None
@@ -293,32 +381,35 @@ class Slot:
     def _expected_bytes(self) -> str:
         """What stands for a value that is no number or vector."""
         size = self.argument.data_size
-        matrix = _MATRIX.fullmatch(self.argument.type_name)
+        matrix = matrix_of(self.argument.element_name)
         if matrix is None:
-            return f"bytes or a structured NumPy scalar of {size} bytes"
-        dtype = {"half": "float16", "bfloat": "bfloat16"}.get(matrix[1], "float32")
-        padding = ", a fourth number behind the three of each" if matrix[3] == "3" else ""
+            layout = self.argument.struct
+            if layout is None:
+                return f"bytes or a structured NumPy scalar of {size} bytes, since its layout is not known"
+            names = ", ".join(field.name for field in layout.fields)
+            return (
+                f"a dict or tuple of the fields of {layout.name} ({names}), or "
+                f"bytes or a structured NumPy scalar of {size} bytes"
+            )
+        dtype = numpy_name(_BY_NAME[matrix.scalar])
+        padding = ", a fourth number behind the three of each" if matrix.lanes == 3 else ""
         return (
             f"{size} bytes: a matrix is its columns, one after the other{padding}, "
-            f"as numpy.asarray(rows, '{dtype}').T.tobytes()"
+            f"as numpy.asarray(rows, '{dtype}').T.tobytes(), or a list of {matrix.columns} columns"
         )
 
     def _number(self, value: Any) -> bool | int | float:
-        if isinstance(value, _NUMBERS):
-            return value
+        number = plain_number(value)
+        if number is not None:
+            return number
         if isinstance(value, np.ndarray):
-            if value.ndim:
-                raise ArgumentTypeError(
-                    f"{self} is a NumPy array of shape {value.shape}, which lies in host memory: make an Array of it "
-                    "by mpscffi.asarray or mpscffi.from_numpy"
-                )
-            value = value[()]
-        if isinstance(value, np.generic) and (value.dtype.kind in "biuf" or value.dtype.name == "bfloat16"):
-            number = value.item()
-            return number if isinstance(number, _NUMBERS) else float(number)
-        if hasattr(value, "__index__") and not isinstance(value, Array):
-            return int(value.__index__())
+            raise self._is_in_host_memory(f"a NumPy array of shape {value.shape}", "mpscffi.from_numpy")
+        if hasattr(value, "__dlpack__") and not isinstance(value, Array):
+            kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+            raise ArgumentTypeError(
+                f"{self} is a {kind} of shape {tuple(value.shape)}, expected an Array: pass mpscffi.from_dlpack(tensor)"
+            )
         raise ArgumentTypeError(
-            f"{self} is of type {type(value).__name__}, expected an Array, a number, bytes, or a list "
-            "of arrays or numbers"
+            f"{self} is of type {type(value).__name__}, expected an Array, a number, bytes, a list of arrays or "
+            "numbers, or for a struct a dict or a tuple of its fields"
         )

@@ -7,9 +7,9 @@ from typing import Any
 
 from mpscffi._ffi import check, ffi, lib
 from mpscffi.errors import InvalidArgumentError, NotFoundError
-from mpscffi.scalars import SCALARS
+from mpscffi.scalars import SCALARS, data_type_name
 
-__all__ = ["constant_values"]
+__all__ = ["constant_lines", "constant_values"]
 
 
 def _constants_of(library: Any) -> list[tuple[str, int, int]]:
@@ -23,6 +23,16 @@ def _constants_of(library: Any) -> list[tuple[str, int, int]]:
         name = ffi.string(info.name).decode("utf-8", "replace")
         constants.append((name, info.index, info.data_type))
     return constants
+
+
+def constant_lines(library: Any, given: Mapping[Any, Any]) -> list[str]:
+    """Return the declarations of a library's function constants, as Metal has them, with the values that are given."""
+    lines = []
+    for name, index, data_type in _constants_of(library):
+        value = given.get(name, given.get(index))
+        note = "" if value is None else f" = {value!r}"
+        lines.append(f"constant {data_type_name(data_type)} {name} [[function_constant({index})]]{note};")
+    return lines
 
 
 def constant_values(library: Any, given: Mapping[Any, Any]) -> tuple[Any, list[Any]]:

@@ -19,7 +19,7 @@ from mpscffi.arguments import Slot
 from mpscffi.array import Array
 from mpscffi.device import Device
 from mpscffi.errors import ArgumentTypeError, CompileError, InvalidArgumentError, LimitExceededError
-from mpscffi.function_constants import constant_values
+from mpscffi.function_constants import constant_lines, constant_values
 from mpscffi.reflection import Argument, reflect, signature
 from mpscffi.source import Source
 from mpscffi.stream import _thread, default_stream
@@ -224,8 +224,17 @@ class Kernel(ProcessBound):
 
     @property
     def signature(self) -> str:
-        """The parameters as text, a line each: type, name, slot, access, and the layout of structs."""
-        return signature(self.name, self.arguments)
+        """The parameters as text, a line each: type, name, slot, access, and the layout of structs.
+
+        Of a kernel that lacks values for function constants: the constants.
+        """
+        try:
+            return signature(self.name, self.arguments)
+        except InvalidArgumentError as error:
+            if _MISSING_CONSTANT.search(str(error)) is None:
+                raise
+        lines = constant_lines(self._library.pointer, self._constants)
+        return "\n".join([f"{self.name}(...)  // known when .specialize() has given its function constants:", *lines])
 
     @property
     def handle(self) -> Any:
@@ -241,6 +250,13 @@ class Kernel(ProcessBound):
             Values by name or by index. A vector's is a sequence.
         **named
             Values by name.
+
+        Raises
+        ------
+        NotFoundError
+            The library has no such constant.
+        InvalidArgumentError
+            The constant's type does not have the value.
         """
         if constants is not None and not isinstance(constants, Mapping):
             raise ArgumentTypeError(
@@ -248,6 +264,7 @@ class Kernel(ProcessBound):
                 "or names, as K=3"
             )
         given = {**self._constants, **(constants or {}), **named}
+        constant_values(self._library.pointer, given)
         return Kernel(self._library, self._device, self.name, given, self._source, self._is_validated)
 
     def _ready_info(self) -> Any:
@@ -320,10 +337,10 @@ class Kernel(ProcessBound):
 
         Parameters
         ----------
-        *args : Array, number, bytes, or list of arrays or of numbers
+        *args : Array, number, bytes, dict, or list of arrays or of numbers
             One for each buffer slot, from slot 0 on; None where the kernel has no such slot or does not use it.
             Numbers, NumPy's scalars and arrays without axes are converted to the type that the kernel declares. A list
-            of arrays becomes a table of their addresses.
+            of arrays becomes a table of their addresses. A struct is a dict of its fields, or a tuple in their order.
         threads : int or sequence of one to three int, optional
             Threads along x, y and z, x first: (W, H) for an array of shape (H, W). By default one for each element of
             the first array argument, as the kernel sees it: for a ``device float4*`` parameter, one for each four
@@ -394,8 +411,11 @@ class Kernel(ProcessBound):
         if group_size is not None:
             group_size = _dimensions(group_size, "group_size", 1)
             if len(group_size) != (1 if isinstance(threads, int) else len(threads)):
+                grid = "threads" if threadgroups is None else "threadgroups"
+                count = 1 if isinstance(threads, int) else len(threads)
                 raise InvalidArgumentError(
-                    f"group_size: got {group_size}, expected as many dimensions as the grid has, {threads}"
+                    f"group_size: got {group_size}, expected {count} dimension{'s' * (count > 1)}, as many as the grid "
+                    f"has, {grid}={threads}"
                 )
         if group_size != frame.group:
             frame.set_group(group_size)
@@ -525,6 +545,13 @@ class Kernel(ProcessBound):
                 f"{most} in all"
             )
         given = {index for index, _ in frame.lengths}
+        known = {argument.index for argument in self.arguments if argument.kind == "threadgroup"}
+        for index, length in frame.lengths:
+            if length and index not in known:
+                raise InvalidArgumentError(
+                    f"kernel {self.name!r}: threadgroup_memory gives {length} bytes for slot {index}, but the kernel's "
+                    f"threadgroup parameters are in slots: {', '.join(map(str, sorted(known))) or 'none'}"
+                )
         for argument in self.arguments:
             if argument.kind == "threadgroup" and argument.is_used and argument.index not in given:
                 name = argument.name or str(argument.index)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpscffi.reflection import Argument
     from mpscffi.scalars import Scalar
 
-__all__ = ["dtype_fault"]
+__all__ = ["dtype_fault", "numpy_name"]
 
 _BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
 #: Parameters of these types take the bytes of anything.
@@ -57,13 +57,14 @@ def _fits(scalar: Scalar, dtype: np.dtype[Any]) -> bool:
 
 
 def _remedy(scalar: Scalar, dtype: np.dtype[Any]) -> str:
-    name = _numpy_name(scalar)
+    name = numpy_name(scalar)
     if dtype.itemsize == scalar.size:
         return f"convert by .astype('{name}'), or pass .view('{name}') if its bits are meant"
     return f"convert by .astype('{name}')"
 
 
-def _numpy_name(scalar: Scalar) -> str:
+def numpy_name(scalar: Scalar) -> str:
+    """Return what NumPy calls a scalar type."""
     if scalar.is_float:
         return {"half": "float16", "bfloat": "bfloat16"}.get(scalar.name, "float32")
     if scalar.name == "bool":
@@ -123,7 +124,9 @@ def _struct_leaves(struct: Struct, path: str, base: int) -> Iterator[_Leaf]:
                 for column in range(field.columns):
                     for lane in range(field.lanes):
                         place = offset + column * field.column_stride + lane * scalar.size
-                        yield _Leaf(name if not column + lane else f"{name}+", place, scalar.size, scalar)
+                        # NumPy's name for an element of an array of vectors counts numbers, not vectors.
+                        is_first = not column + lane and (field.count == 1 or field.lanes * field.columns == 1)
+                        yield _Leaf(name if is_first else f"{name}+", place, scalar.size, scalar)
 
 
 def _dtype_leaves(dtype: np.dtype[Any], path: str, base: int) -> Iterator[_Leaf]:

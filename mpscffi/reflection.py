@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpscffi._ffi import check, ffi, lib
+from mpscffi.mslc.layout import matrix_of
 from mpscffi.scalars import data_type_name
 
 if TYPE_CHECKING:
@@ -87,7 +88,27 @@ class Argument:
         """How its struct lies in memory; None if it is none, or not a plain one that the source defines."""
         if self._source is None or self.data_type or not self.data_size:
             return None
-        return self._source.struct(self.type_name, self.data_size, self.data_align)
+        return self._source.struct(self.element_name, self.data_size, self.data_align)
+
+    @property
+    def element_name(self) -> str:
+        """What it points to, also where only the source's text says so."""
+        if self.type_name or self._source is None:
+            return self.type_name
+        return self._source.pointee(self.name)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the source declares it in the constant address space; False if there is no source that tells."""
+        return self.access == "read" and self._source is not None and self._source.is_constant(self.name)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it is of a known size, but how that is laid out is not known."""
+        if self.data_type or not self.data_size or self.kind != "buffer" or self.struct is not None:
+            return False
+        name = self.element_name
+        return name not in ("", "void") and not name.endswith("*") and matrix_of(name) is None
 
     @property
     def declaration(self) -> str:
@@ -133,7 +154,8 @@ def signature(kernel: str, arguments: Sequence[Argument]) -> str:
             declaration = f"threadgroup {declaration}"
         size = f", {argument.data_size} bytes" if argument.data_size and not argument.data_type else ""
         access = argument.access if argument.is_used else "unused"
-        rows.append((declaration, f"{argument.kind} {argument.index}, {access}{size}"))
+        layout = ", layout unknown: checked by size only" if argument.is_opaque else ""
+        rows.append((declaration, f"{argument.kind} {argument.index}, {access}{size}{layout}"))
         if argument.struct is not None:
             structs[argument.struct.name] = argument.struct
     width = max((len(declaration) for declaration, _ in rows), default=0)

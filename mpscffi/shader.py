@@ -15,13 +15,14 @@ from mpscffi.device import Device, current_device
 from mpscffi.errors import (
     ArgumentTypeError,
     CompileError,
+    Error,
     FileNotFoundError,
     InvalidArgumentError,
     KernelNotFoundError,
     NotFoundError,
 )
 from mpscffi.kernel import Kernel
-from mpscffi.mslc.templates import instantiated, kernel_templates
+from mpscffi.mslc.templates import instantiated, kernel_templates, template_head
 from mpscffi.source import MATH_MODES, Source, library_from_source
 
 __all__ = ["ShaderLibrary", "compile_shader", "load_metallib"]
@@ -86,7 +87,10 @@ class ShaderLibrary(ProcessBound):
             shown += f" and {more} more" if more > 0 else ""
             raise KernelNotFoundError(f"there is no kernel {name!r} in the library, which has {shown}{hint}")
         source = self.__source.with_text(made[0])
-        return ShaderLibrary(_compiled(source, self.__device), self.__device, source)[made[1]]
+        try:
+            return ShaderLibrary(_compiled(source, self.__device), self.__device, source)[made[1]]
+        except CompileError as error:
+            raise (_instantiation_error(text, name, str(error)) or error).with_traceback(None) from None
 
     def __getattr__(self, name: str) -> Any:
         if name == "source" and name not in self.__names:
@@ -118,6 +122,17 @@ def _compiled(source: Source, device: Device) -> Any:
         return source.compile(device)
     except CompileError as error:
         raise error.with_traceback(None) from None
+
+
+def _instantiation_error(source: str, name: str, log: str) -> CompileError | None:
+    """Say an error of the line that instantiates a template, which is not the user's; None for other errors."""
+    found = re.match(r"program_source:(\d+):\d+: error: ([^\n]*)", log)
+    if found is None or int(found[1]) <= source.count("\n") + 1:
+        return None
+    head = template_head(source, name.partition("<")[0].rpartition("::")[2].strip())
+    is_internal = "mslc_" in found[2] or "overloaded function type" in found[2] or "explicit instantiation" in found[2]
+    reason = "the template does not take these arguments" if is_internal else found[2]
+    return CompileError(f"kernel {name!r}: {reason}" + (f"; it is declared as {head}" if head else ""))
 
 
 def _checked_source(source: Any) -> str:
@@ -255,6 +270,12 @@ def load_metallib(source: bytes | bytearray | str | os.PathLike[str], *, validat
         _compiler.check_compile(status)
     except NotFoundError as error:
         raise FileNotFoundError(str(error)) from None
+    except Error:
+        if not isinstance(source, (bytes, bytearray)) and os.fsdecode(source).endswith((".metal", ".h")):
+            raise InvalidArgumentError(
+                f"load_metallib: {os.fsdecode(source)!r} is Metal source: use compile_shader, with the text of the file"
+            ) from None
+        raise
     return ShaderLibrary(library, device)
 
 

@@ -144,6 +144,21 @@ class Source:
         found = [_POSITION.search(parameters) for parameters in lists]
         return min((int(match[1]) if match is not None else 0 for match in found), default=0)
 
+    def pointee(self, parameter: str) -> str:
+        """Return the type that parameters of a name point to; "" if the text has none, or several."""
+        found = {type_name for _, type_name in self._pointers(parameter)}
+        return found.pop() if len(found) == 1 else ""
+
+    def is_constant(self, parameter: str) -> bool:
+        """Whether all parameters of a name are in the constant address space, as far as the text tells."""
+        return {space for space, _ in self._pointers(parameter)} == {"constant"}
+
+    def _pointers(self, parameter: str) -> set[tuple[str, str]]:
+        """Return address space and type of each pointer or reference of a name."""
+        name = re.escape(parameter)
+        pattern = rf"\b(constant|device)\s+(?:const\s+)?((?:\w+::)*\w+)(?:\s+const)?\s*[&*]\s*{name}\b"
+        return set(re.findall(pattern, _COMMENT.sub(" ", self.text))) if parameter else set()
+
     def struct(self, type_name: str, size: int, align: int) -> Struct | None:
         """Return the layout of a struct of this source; None if it is not known to be of that size and alignment."""
         if self._structs is None:

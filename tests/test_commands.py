@@ -37,6 +37,10 @@ kernel void both(device float* a, device float* b, constant float2& v [[buffer(4
   a[0] = part[0];
   b[0] = v.y;
 }
+struct Step { float dt; uint n[2]; };
+kernel void advance(device float* x, constant Step& step, uint i [[thread_position_in_grid]]) {
+  x[i] = step.dt * step.n[0] + step.n[1];
+}
 template <typename T> kernel void twice(device T* y, uint i [[thread_position_in_grid]]) { y[i] *= 2; }
 """
 BROKEN = "kernel void bad(device float* x) {\n  x[0] = vlaue;\n}\n"
@@ -85,6 +89,12 @@ def test_run_on_grids_constants_and_memory(folder: Path, capsys: Any) -> None:
         assert (np.load("a.npy").item(), np.load("b.npy").item()) == (3, 4)
 
 
+@pytest.mark.parametrize("step", ["{dt:0.5,n:[4,3]}", "step={n:[4,3],dt:0.5}", '{"dt":0.5,"n":[4,3]}', "[0.5,[4,3]]"])
+def test_run_with_a_struct(folder: Path, step: str, capsys: Any) -> None:
+    assert main(["run", "k.metal", "advance", "zeros:2", step, "-o", "f.npy"]) == 0
+    assert np.load(folder / "f.npy").tolist() == [5, 5]
+
+
 def test_run_of_a_template(folder: Path, capsys: Any) -> None:
     assert main(["run", "k.metal", "twice<int>", "arange:3", "--print", "y"]) == 0
     assert "y = [0 2 4]" in capsys.readouterr().out
@@ -112,6 +122,9 @@ def test_run_of_a_template(folder: Path, capsys: Any) -> None:
         ("k.metal saxpy zeros:2:i4 zeros:2 1", "of dtype int32, but the kernel takes float"),
         ("k.metal saxpy zeros:2 zeros:2 1 --group 5000", "1024"),
         ("k.metal grid zeros:2x4", r"threads=\(W, H\)"),
+        ("k.metal saxpy zeros:2 zeros:2 1 --memory 7", "--memory: kernel 'saxpy' has no threadgroup parameter 0.*none"),
+        ("k.metal saxpy zeros:2 zeros:2 1 -o y=no/f.npy", "-o y=no/f.npy: there is no folder 'no'"),
+        ("k.metal advance zeros:2 {dt:1}", "no value for 'n'"),
         ("k.metal twice zeros:2", "it is a template.*'twice<float>'"),
     ],
 )
@@ -149,7 +162,7 @@ def test_run_with_validation(
     assert main("run k.metal saxpy zeros:4 ones:5 1 --validate -o y.npy".split()) == 0
     assert np.load("y.npy").tolist() == [1] * 4
     assert main("check k.metal --validate".split()) == 0
-    assert "3 kernels" in capsys.readouterr().out
+    assert "4 kernels" in capsys.readouterr().out
     monkeypatch.setenv("MPSCFFI_SHADER_VALIDATION", "1")
     monkeypatch.setattr(config, "_settings", None)  # parsed again
     assert main(words) == 1
@@ -191,15 +204,15 @@ def test_check(tree: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     bad = os.path.join("t", "sub, one", "bad.metal")
     assert f"{bad}:2:10: error: use of undeclared identifier 'vlaue'\n  x[0] = vlaue;\n" in out
-    assert out.splitlines()[-1].startswith("2 files: 1 compiled, 1 failed; 3 kernels")
+    assert out.splitlines()[-1].startswith("2 files: 1 compiled, 1 failed; 4 kernels")
     assert main(["check", os.path.join("t", "good.metal"), "--build"]) == 0
     assert capsys.readouterr().out == (
-        "1 file: 1 compiled, 0 failed; 3 kernels; 1 template without an instantiation, of which no kernel was built\n"
+        "1 file: 1 compiled, 0 failed; 4 kernels; 1 template without an instantiation, of which no kernel was built\n"
     )
     whole = 'template [[host_name("a")]] kernel void twice<int>(device int* y, uint i [[thread_position_in_grid]]);'
     (tree / "good.metal").write_text(f"{SOURCE}\n{whole}")
     assert main(["check", os.path.join("t", "good.metal"), "--build"]) == 0
-    assert capsys.readouterr().out == "1 file: 1 compiled, 0 failed; 4 kernels\n"
+    assert capsys.readouterr().out == "1 file: 1 compiled, 0 failed; 5 kernels\n"
 
 
 def test_check_for_github(tree: Path, capsys: Any) -> None:

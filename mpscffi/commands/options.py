@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,9 @@ An ARGUMENT is for the next buffer slot of the kernel, or NAME=ARGUMENT for the 
   zeros:1000         an array, also ones:, arange: and random: (uniform in [0, 1));
   zeros:20x30:i4     SHAPE:DTYPE, where the dtype is by default what the kernel takes
   2.5  7  true       a number
-  [1,2,3]            a list of numbers, as for a vector
+  [1,2,3]            a list of numbers, as for a vector, or for a struct in the
+                     order of its fields
+  {dt:0.01,n:[1,2]}  a struct by the names of its fields, also as JSON
   -                  nothing, where the kernel has no such slot
 
 Nothing checks what a kernel indexes: with fewer elements in an array than it
@@ -40,6 +43,7 @@ uses, as for a grid that is larger, it reads and writes what lies behind.
 """
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_BARE_NAME = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 _MADE = re.compile(r"(zeros|ones|arange|random):([^:]*)(?::(.+))?")
 _FILE = re.compile(r"(.*\.npy)(?::(.+))?")
 _DTYPES = {
@@ -130,15 +134,35 @@ def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
 
 
 def value_of(text: str) -> Any:
-    """Read a number, true, false, or a list of them."""
+    """Read a number, true, false, a list, or a struct."""
     try:
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+        value = _structure(text) if text[:1] in ("{", "[") else None
+        if value is None:
+            value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = None
-    numbers = value if isinstance(value, (list, tuple)) and value else [value]
-    if not all(isinstance(number, (bool, int, float)) for number in numbers):
-        raise UsageError(f"got {text!r}, expected an argument as x.npy, zeros:1000, 2.5, true, [1,2,3] or -")
+    if not _has_numbers(value):
+        raise UsageError(
+            f"got {text!r}, expected an argument as x.npy, zeros:1000, 2.5, true, [1,2,3], {{dt:0.01,n:3}} or -"
+        )
     return value
+
+
+def _structure(text: str) -> Any:
+    """Read JSON, in which names may stand without quotes; None if it is none."""
+    try:
+        return json.loads(_BARE_NAME.sub(r'\1"\2":', text))
+    except ValueError:
+        return None
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether a value is made of numbers alone."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and bool(value) and all(map(_has_numbers, value.values()))
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(_has_numbers, value))
+    return isinstance(value, (bool, int, float))
 
 
 class Call:
@@ -170,12 +194,22 @@ class Call:
             "threadgroups": sizes("--threadgroups", given.threadgroups),
             "threadgroup_memory": _memory(given.memory),
         }
+        self._check_memory(self._keywords["threadgroup_memory"] or {})
         highest = max(self.values, default=-1)
         self._positional = [self.values.get(slot) for slot in range(highest + 1)]
 
     def __call__(self) -> None:
         """Queue it."""
         self.kernel(*self._positional, **self._keywords)
+
+    def _check_memory(self, memory: Mapping[int | str, int]) -> None:
+        known = [a for a in self.kernel.arguments if a.kind == "threadgroup"]
+        for key, length in memory.items():
+            if length and not any(key in (a.index, a.name) for a in known):
+                names = ", ".join(f"{a.index} {a.name}".strip() for a in known) or "none"
+                raise UsageError(
+                    f"--memory: kernel {self.kernel.name!r} has no threadgroup parameter {key!r}; it has: {names}"
+                )
 
     @property
     def arrays(self) -> Mapping[int, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
@@ -63,6 +64,11 @@ def _array_slot(call: Call, key: str) -> int:
 def _output(call: Call, text: str) -> tuple[int, str]:
     """Return the slot and the file of a `-o`."""
     key, sign, path = text.partition("=")
+    folder = os.path.dirname(path if sign else text) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"-o {text}: there is no folder {folder!r}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"-o {text}: the folder {folder!r} cannot be written to")
     if sign:
         return _array_slot(call, key), path
     written = call.written()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .declarations import find_declarations
 from .kernels import ADDRESS_SPACES
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .rewrite import Rewriter
     from .tokens import Tokens
 
-__all__ = ["Field", "Struct", "struct_layouts"]
+__all__ = ["Field", "Struct", "matrix_of", "struct_layouts"]
 
 _SIZES = {
     "bool": 1, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "long": 8, "ulong": 8, "half": 2,
@@ -32,6 +32,7 @@ _ALIASES = {
     "atomic_bool": "bool", "atomic_ulong": "ulong",
 }  # fmt: skip
 _BUILTIN = re.compile(r"(packed_|simd_)?([a-z]+?)([234])?(?:x([234]))?")
+_MATRIX = re.compile(r"(?:metal::)?(float|half)([234])x([234])")
 _QUALIFIERS = {"const", "volatile", "mutable", *ADDRESS_SPACES}
 _NO_FIELD = {"using", "typedef", "static", "enum", "static_assert", "friend", "template"}
 _NOT_PLAIN = {"virtual", "alignas", "__attribute__", "union", "struct", "class", "operator", "METAL_ALIGN"}
@@ -67,6 +68,43 @@ class Struct:
     size: int
     align: int
 
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype of the same offsets and size. Vectors of three in arrays, and columns of three, have four."""
+        import numpy as np
+
+        formats = [_format(field) for field in self.fields]
+        offsets = [field.offset for field in self.fields]
+        names = [field.name for field in self.fields]
+        return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": self.size})
+
+
+_NUMPY = {
+    "bool": "?", "char": "i1", "uchar": "u1", "short": "<i2", "ushort": "<u2", "int": "<i4", "uint": "<u4",
+    "long": "<i8", "ulong": "<u8", "half": "<f2", "float": "<f4", "": "<u8",
+}  # fmt: skip
+
+
+def _format(field: Field) -> Any:
+    """Return the format of a field, as NumPy wants it."""
+    shape: tuple[int, ...] = (field.count,) if field.count > 1 else ()
+    if field.struct is not None:
+        return field.struct.dtype, shape
+    base: Any
+    if field.scalar == "bfloat":
+        try:
+            from ml_dtypes import bfloat16 as base
+        except ImportError:
+            base = "<u2"
+    else:
+        base = _NUMPY[field.scalar]
+    if field.columns > 1:
+        shape = (*shape, field.columns)
+    if field.lanes > 1:
+        is_padded = len(shape) > 0 and field.column_stride == 4 * _SIZES[field.scalar]
+        shape = (*shape, 4 if is_padded else field.lanes)
+    return base, shape
+
 
 @dataclass(slots=True)
 class _Type:
@@ -77,6 +115,16 @@ class _Type:
     size: int
     align: int
     struct: Struct | None = None
+
+
+def matrix_of(type_name: str) -> Field | None:
+    """Return how a matrix lies, as a field of that type; None if the name is none of a matrix."""
+    match = _MATRIX.fullmatch(type_name)
+    if match is None:
+        return None
+    size, columns, lanes = _SIZES[match[1]], int(match[2]), int(match[3])
+    stride = size * (4 if lanes == 3 else lanes)
+    return Field("", type_name, 0, match[1], lanes, columns, stride, 1, stride * columns, None)
 
 
 def struct_layouts(rewritten: Rewriter) -> dict[str, Struct]:
@@ -105,6 +153,7 @@ class _Reader:
         self.text = tokens.text
         self.attributes = attributes
         self.structs: dict[str, Struct] = {}
+        self.enums = self._enums()
 
     def read(self) -> dict[str, Struct]:
         bodies = [*self._classes(), *self._typedefs()]
@@ -117,6 +166,35 @@ class _Reader:
                 struct.fields = []  # two namespaces have one of that name
             self.structs[name] = struct
         return {name: struct for name, struct in self.structs.items() if struct.fields}
+
+    def _enums(self) -> dict[str, str]:
+        """Return the underlying type of each enumeration, by name; "" if two of one name differ in it."""
+        enums: dict[str, str] = {}
+        for index, word in enumerate(self.text):
+            if word != "enum":
+                continue
+            start = index + 1 + (self.text[index + 1] in ("class", "struct"))
+            body = start
+            while self.text[body : body + 1] and self.text[body] not in ("{", ";", "(", ")", ",", "="):
+                body += 1
+            if self.text[body : body + 1] not in (["{"], [";"]):
+                continue
+            head = self.text[start:body]
+            colon = head.index(":") if ":" in head else len(head)
+            is_scoped = start == index + 2
+            if colon < len(head):
+                type_name = " ".join(head[colon + 1 :])
+            elif self.text[body] == ";":
+                continue  # a field of it, or its name alone
+            else:
+                closing = self.tokens.partner[body]
+                type_name = "int" if is_scoped or "-" in self.text[body:closing] else "uint"
+            names = head[:1] if colon else []
+            if self.text[body] == "{" and self.text[index - 1 : index] == ["typedef"]:
+                names = [*names, self.text[self.tokens.partner[body] + 1]]
+            for name in names:
+                enums[name] = type_name if enums.get(name, type_name) == type_name else ""
+        return enums
 
     def _classes(self) -> list[tuple[int, str, int, int]]:
         """Return place, name and the tokens of the body of each `struct Name { ... };`."""
@@ -163,6 +241,8 @@ class _Reader:
             if self.attributes.inside[index]:
                 pass
             elif text == ";":
+                if current and self.text[current[0]] == "enum":
+                    current = self._of_enum(current)
                 if current and self.text[current[0]] not in _NO_FIELD and not self._is_function(current):
                     members.append(current)
                 current, has_value = [], False
@@ -178,6 +258,15 @@ class _Reader:
                     index = self.tokens.partner[index]
             index += 1
         return members
+
+    def _of_enum(self, indices: list[int]) -> list[int]:
+        """Return the field that a declaration with `enum` in front has, as `enum Op op`; none if it only defines it."""
+        words = [self.text[index] for index in indices]
+        if "{" not in words:
+            return indices[1:] if ":" not in words and len(words) > 2 else []
+        if words[-1] != "{":
+            raise _Unknown  # defined and used at once
+        return []
 
     def _is_function(self, indices: list[int]) -> bool:
         words = [self.text[index] for index in indices]
@@ -262,6 +351,7 @@ class _Reader:
             if not struct.fields:
                 raise _Unknown
             return _Type("", 1, 1, struct.size, struct.size, struct.align, struct)
+        name = self.enums.get(plain, name)
         name = name.removeprefix("metal::")
         vector = re.fullmatch(r"(packed_)?vec\s*<\s*(\w+)\s*,\s*([234])\s*>", name)
         if vector:

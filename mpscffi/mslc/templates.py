@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["idle_templates", "instantiated", "kernel_templates"]
+__all__ = ["idle_templates", "instantiated", "kernel_templates", "template_head"]
 
 _INSTANTIATION = re.compile(r"\s*([A-Za-z_]\w*(?:::\w+)*)\s*<([^;{}\"'\\\n]*)>\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -16,6 +16,14 @@ _TEMPLATE = re.compile(
 def kernel_templates(source: str) -> list[str]:
     """Return the names of the kernel templates that a source defines, in order."""
     return list(dict.fromkeys(_TEMPLATE.findall(_COMMENT.sub(" ", source))))
+
+
+def template_head(source: str, name: str) -> str:
+    """Return the `template <...>` of a kernel template; "" if it is not found."""
+    heads = re.findall(
+        rf"\b(template\s*<[^;{{}}()]*>)[^;{{}}()]*\bvoid\s+{re.escape(name)}\s*\(", _COMMENT.sub(" ", source)
+    )
+    return re.sub(r"\s*(?:\[\[.*|\bkernel\b.*)", "", " ".join(heads[0].split())) if len(set(heads)) == 1 else ""
 
 
 def idle_templates(source: str) -> list[str]:

@@ -63,6 +63,8 @@ template <class T> constexpr unsigned data_base() {
   } else if constexpr (__is_integral(T)) {
     constexpr unsigned of_size = sizeof(T) == 1 ? 2 : sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 6 : 8;
     return of_size + (__is_unsigned(T) ? 1 : 0);
+  } else if constexpr (__is_enum(T)) {
+    return data_base<__underlying_type(T)>();
   } else if constexpr (__is_pointer(T)) {
     return 14;
   } else {
