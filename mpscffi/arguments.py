@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from array import array as python_array
 from collections.abc import Mapping
@@ -15,12 +14,12 @@ from mpscffi.array import HOW_TO_WRITE, Array
 from mpscffi.dtypes import storable
 from mpscffi.errors import ArgumentTypeError, Error, InvalidArgumentError, LimitExceededError
 from mpscffi.matching import dtype_fault, numpy_name
-from mpscffi.mslc.layout import matrix_of
 from mpscffi.scalars import CASTS, SCALARS, Scalar
 from mpscffi.struct_values import pack_field, pack_struct, plain_number
 
 if TYPE_CHECKING:
     from mpscffi.memory.block import Block
+    from mpscffi.mslc.layout import Field
     from mpscffi.reflection import Argument
     from mpscffi.stream import Stream
 
@@ -293,6 +292,8 @@ class Slot:
             return self._pack(number, whole=True)
         if isinstance(value, np.ndarray):
             return self._bytes_of_ndarray(value)
+        import ctypes
+
         if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array, python_array)):
             view = memoryview(value)
             if isinstance(value, python_array) or not isinstance(value, (ctypes.Structure, ctypes.Union)):
@@ -310,7 +311,7 @@ class Slot:
     def _packed(self, value: Any) -> bytes | None:
         """Return the bytes of a struct or a matrix, given by its parts; None if the parameter is none that is known."""
         layout = self.argument.struct
-        matrix = matrix_of(self.argument.element_name) if layout is None else None
+        matrix = self._matrix() if layout is None else None
         try:
             if layout is not None:
                 return pack_struct(layout, value)
@@ -331,7 +332,7 @@ class Slot:
                 raise ArgumentTypeError(f"{self} is a NumPy array {fault}")
             return value.tobytes()
         if scalar is None:
-            matrix = matrix_of(self.argument.element_name)
+            matrix = self._matrix()
             if matrix is not None and value.dtype.name != numpy_name(_BY_NAME[matrix.scalar]):
                 name = numpy_name(_BY_NAME[matrix.scalar])
                 raise ArgumentTypeError(
@@ -378,10 +379,16 @@ class Slot:
             raise ArgumentTypeError(f"{self} is a number, expected {self._expected_bytes()}")
         return _FLOAT if isinstance(number, float) else _LONG
 
+    def _matrix(self) -> Field | None:
+        """How the parameter's matrix lies; None if it is none."""
+        from mpscffi.mslc.layout import matrix_of  # heavy, and most calls have none
+
+        return matrix_of(self.argument.element_name)
+
     def _expected_bytes(self) -> str:
         """What stands for a value that is no number or vector."""
         size = self.argument.data_size
-        matrix = matrix_of(self.argument.element_name)
+        matrix = self._matrix()
         if matrix is None:
             layout = self.argument.struct
             if layout is None:

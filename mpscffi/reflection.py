@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpscffi._ffi import check, ffi, lib
-from mpscffi.mslc.layout import matrix_of
 from mpscffi.scalars import data_type_name
 
 if TYPE_CHECKING:
@@ -108,6 +107,8 @@ class Argument:
         if self.data_type or not self.data_size or self.kind != "buffer" or self.struct is not None:
             return False
         name = self.element_name
+        from mpscffi.mslc.layout import matrix_of  # heavy, and most calls need it not
+
         return name not in ("", "void") and not name.endswith("*") and matrix_of(name) is None
 
     @property

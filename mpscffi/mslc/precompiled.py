@@ -56,7 +56,10 @@ class Prelude:
             If the prelude itself does not compile.
         """
         if not self._path:
-            self._path = self._cache.find(self._key, ".pch") or self._build()
+            self._path = self._cache.find(self._key, ".pch") or ""
+        if not self._path:
+            with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
+                self._build(os.path.join(directory, "prelude.pch"))
         return ["-include-pch", self._path, "-I", INCLUDE_DIR, *self._version]
 
     def preprocessor_arguments(self) -> list[str]:
@@ -67,12 +70,16 @@ class Prelude:
         return ["-I", INCLUDE_DIR, *self._version, "-include", PREDEFINED]
 
     def run(self, command: list[str], directory: str, *, seconds: int | None = None) -> process.Finished:
-        """Run a command that uses the prelude; once more with a new one if clang refuses the one that was kept."""
+        """Run a command that uses the prelude; once more with a new one if clang refuses the one that was kept.
+
+        That one lies in the command's own directory, where nobody who empties the cache can take it away.
+        """
         finished = process.run(command, directory, seconds=seconds)
         if finished.status and _REFUSED.search(finished.errors):
-            old, self._path = self._path, self._build()
-            command = [self._path if word == old else word for word in command]
-            finished = process.run(command, directory, seconds=seconds)
+            own = os.path.join(directory, "prelude.pch")
+            self._build(own)
+            kept = command[command.index("-include-pch") + 1]
+            finished = process.run([own if word == kept else word for word in command], directory, seconds=seconds)
         return finished
 
     def has_header(self, name: str) -> bool:
@@ -85,11 +92,10 @@ class Prelude:
             os.path.isabs(path) and os.path.realpath(path).startswith(_REAL_INCLUDE_DIR)
         )
 
-    def _build(self) -> str:
-        with tempfile.TemporaryDirectory(prefix="mslc-") as directory:
-            output = os.path.join(directory, "prelude.pch")
-            command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _HEADER]
-            finished = process.run(command, directory)
-            if finished.status:
-                raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")
-            return self._cache.store(self._key, ".pch", output)
+    def _build(self, output: str) -> None:
+        """Compile the prelude into a file, and keep a copy of it."""
+        command = [*self._toolchain.compiler, "-x", "c++-header", *self._flags, "-o", output, _HEADER]
+        finished = process.run(command, os.path.dirname(output))
+        if finished.status:
+            raise CompileError(f"'{command[0]}' cannot compile the Metal prelude:\n{finished.errors}")
+        self._path = self._cache.store(self._key, ".pch", output)
